@@ -30,7 +30,6 @@ _ENDS = (
     ),
     (None, re.compile(r"\bWorker process pid=(?P<pid>\d+) exited: exit code (?!0\b)")),  # Ray's node manager
     (re.compile(r"ActorDiedError|The actor (?:is dead|died)"), re.compile(r"^\s*pid: (?P<pid>\d+)\s*$")),
-    (None, re.compile(r"'--local_rank=(?P<local>\d{1,3})'.* exits with return code = (?!0\b)")),
 )
 _END_WORDS = re.compile(
     rb"srun: error|[Rr]ank|exited: |irst process|rocess |worker|\[Rank |Root Cause|pod |task |replica |  time   |pid[=:] |[Aa]ctor"  # noqa: E501
@@ -39,8 +38,8 @@ _TOLD_TO_END = re.compile(rb"Terminating (?:StepId|job step)|CANCELLED|Job step 
 _REPORT = 20  # lines
 
 
-def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) -> int | None:
-    """The rank, where the end of a log names one; `hosts` by rank. Of several reports the earliest by their times."""
+def ended_first(raws: Iterable[bytes], places: Places) -> int | None:
+    """The rank, where the end of a log names one. Of several reports the earliest by their times."""
     announced: dict[int, int] = {}
     told_at: float | None = None
     found: list[tuple[float, int]] = []
@@ -60,7 +59,7 @@ def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) ->
             match = told.search(body.text)
             if match is None or (before is not None and number - announced.get(at, -_REPORT - 1) > _REPORT):
                 continue
-            rank = _named_by(match, body, places, hosts, told is _ENDS[0][1])
+            rank = _named_by(match, body, places, told is _ENDS[0][1])
             if rank is not None:
                 clock = told_at if told is _ENDS[1][1] else body.clock
                 found.append((math.inf if clock is None else clock, rank))
@@ -69,18 +68,12 @@ def ended_first(raws: Iterable[bytes], places: Places, hosts: dict[int, str]) ->
     return min(timed)[1] if len(timed) > 1 and found[0] in timed else found[0][1] if found else None
 
 
-def _named_by(match: re.Match[str], body: Body, places: Places, hosts: dict[int, str], by_srun: bool) -> int | None:
+def _named_by(match: re.Match[str], body: Body, places: Places, by_srun: bool) -> int | None:
     """The rank that a launcher's line names, if the line is the launcher's."""
     names = match.groupdict()
     if names.get("pid"):
         return places.actors.get(f"pid={names['pid']}")
-    if names.get("rank"):
-        if by_srun and places.per_node > 1:
-            return None  # srun's task is a whole node there
-        rank = int(names["rank"])
-        return rank if body.rank in (None, rank) or body.outer else None
-    if body.rank is None or body.outer:
-        here = sorted(r for r, host in hosts.items() if host in (body.host, body.label))
-        if int(names["local"]) < len(here):
-            return here[int(names["local"])]
-    return None
+    if by_srun and places.per_node > 1:
+        return None  # srun's task is a whole node there
+    rank = int(names["rank"])
+    return rank if body.rank in (None, rank) or body.outer else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trackwalker.logs.failures.reactions import launchers_end, reacts
 from trackwalker.logs.failures.signatures import Condition, Trait
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
@@ -86,3 +87,9 @@ def when(hit: Hit, index: LogIndex) -> tuple[float, int]:
         ahead = 0.0 if hit.rank is None else index.clocks_off.get(hit.rank, 0.0)
         return ((hit.clock or 0.0) - ahead, place)
     return (0.0, place)
+
+
+def waits_for(group: Group, own: Hit) -> bool:
+    """Whether several ranks say that they wait or lost somebody, whatever at, and who says what failed is not one."""
+    ranks = {h.rank for h in group.hits if reacts(h.text) and not launchers_end(h.text)}
+    return own.rank is not None and len(ranks) == len(group.hits) > 1 and not ranks & {None, own.rank}

@@ -41,6 +41,7 @@ _WHOSE = frozenset({
     "hostname", "node", "pid", "tid", "ip", "step", "logger", "comp", "component", "src", "mod", "module", "unit",
     "where", "file", "filename", "path", "line", "lineno", "func", "function", "caller", "thread", "job", "run",
 })  # fmt: skip
+_MOSTLY = 2.0  # what only leans somewhere does not take a known cause out of its own class
 _LEAST = 1.0  # a word that leans somewhere is a question worth asking
 
 
@@ -100,7 +101,8 @@ def kind_of_cause(cause: str, text: str = "") -> str:
     if own is None or len(known) == 1 or not text:
         return own.name if own else ""
     spoken = _CAMEL.sub(" ", _spoken(text))
-    return max(known, key=lambda k: (k.weight(spoken), k is own)).name
+    weights = {k.name: k.weight(spoken) for k in known}
+    return max(known, key=lambda k: (weights[k.name] if weights[k.name] >= _MOSTLY else 0.0, k is own)).name
 
 
 def _spoken(text: str, hosts: Iterable[str] = ()) -> str:

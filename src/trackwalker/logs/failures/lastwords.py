@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.facts import Quote
 from trackwalker.logs.failures.mined import Seen, template_of
 from trackwalker.logs.failures.reactions import launchers_end, reacts
-from trackwalker.logs.failures.structure import ERROR, SAID, Told, ending, others_in, read, warns
+from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, Told, ending, frame_of, others_in, read, warns
 from trackwalker.logs.failures.whereabouts import Places
 from trackwalker.logs.scanning.lines import LAUNCHERS, Body, parse
 from trackwalker.logs.scanning.scan import Scan
@@ -46,6 +47,8 @@ _LOST = re.compile(
     r"(?i)unreachable|no route|lost (?:contact|connection)|(?:not|n't) (?:answer|respond)|no (?:answer|response|reply)"
     r"|refused|timed out|timeout|reset by peer|broken pipe|connect\w* .*(?:fail|clos)|fail\w* to (?:connect|reach|send)"
 )
+# Classes that end a program and are no error have names of their own.
+_CLASS = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?!SystemExit|KeyboardInterrupt|GeneratorExit)([A-Z]\w+)(?:: |$)")
 _WHOLE = re.compile(rb"(?<![\w.:-])\d{1,9}(?![\w.:])")
 _CALM = re.compile(r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b")  # in the head of a line
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
@@ -143,6 +146,39 @@ def last_words(
             *_without_health([s for s in found if s not in errors], victims, first_known, places.first),
         ]
     return found[:_MOST]
+
+
+def raised_below_frames(scan: Scan, file: str, words: Sequence[bytes], places: Places) -> list[Seen]:
+    """The exceptions near the end of the log that no word gives away: what stands below a traceback's frames is one.
+
+    What holds one of the `words` was looked at before.
+    """
+    raws = scan.tail.split(b"\n")
+    number = scan.lines - len(raws) + (1 if scan.ends_mid_line else 2)
+    frames: dict[tuple[int | None, str], str] = {}  # by who is writing a traceback: its innermost own frame
+    found: list[Seen] = []
+    for at, raw in enumerate(raws if b'File "' in scan.tail else (), start=number):
+        body = places.read(raw[:2000], raws[at - number - 1] if at > number else b"")
+        if body is None or not body.text.strip():
+            continue
+        key = (body.rank, body.actor)
+        if frame := frame_of(body.text):
+            frames[key] = frames.get(key, "") if frame[1] else frame[0]
+        if body.text[:1].isspace() or key not in frames:
+            continue
+        where = frames.pop(key)
+        match = _CLASS.match(body.text)
+        lower = raw.lower() + b"\n"
+        if match is None or launchers_end(body.text) or any(word.lower() in lower for word in words):
+            continue
+        told = read(body) or Told(SAID, others=others_in(body.text))
+        told = replace(told, severity=FATAL, exception=match[1], python=True)
+        host = body.host or body.named or body.label
+        found.append(
+            Seen(body.rank, body.task, host, file, at, body.text.strip()[:_QUOTED], body.clock, told, template_of(body),
+                 lines=[at], frame=where, actor=body.actor)
+        )  # fmt: skip
+    return found[-_MOST:]
 
 
 def last_words_beside(ends: list[End], known: set[tuple[str, int]], places: Places) -> list[Seen]:
@@ -272,6 +308,7 @@ def accused(index: LogIndex, found: list[Seen]) -> int | None:
         for who in others_in(text)
         if who.isdigit() and int(who) != rank
     }
+    named &= index.ranks_seen | index.rank_hosts.keys()  # of other numbers a process has its own
     named -= {rank for rank, _ in lost}
     return named.pop() if len(named) == 1 else None
 

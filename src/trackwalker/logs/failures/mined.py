@@ -126,9 +126,9 @@ class Mined:
                 del self._seen[last]
                 self._seen[key] = seen
 
-    def lines(self, file: str) -> set[int]:
-        """The lines that are an error's, and those of one file that only look like it."""
-        return {s.line for s in self.all()} | {line for name, line in self.harmless if name == file}
+    def lines(self, file: str, more: Sequence[Seen]) -> set[int]:
+        """The lines that are an error's, also those of `more`, and those of one file that only look like it."""
+        return {s.line for s in (*self.all(), *more)} | {line for name, line in self.harmless if name == file}
 
     def all(self) -> list[Seen]:
         """Everything that was kept, in the order of the files and lines."""

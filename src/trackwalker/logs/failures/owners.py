@@ -93,7 +93,8 @@ def label_of(form: Form, lines: Sequence[str], known: dict[int, str]) -> Label |
     columns = list(zip(*writers, strict=True))
     numbers = [_numbers(column) for column in columns]
     words = [_word(name, column) for name, column in zip(names, columns, strict=True)]
-    host = _host_place(columns, words, numbers)
+    hosts = (i for i, column in enumerate(columns) if set(column) <= set(known.values()))
+    host = next(hosts, _host_place(columns, words, numbers))
     told = [i for i in range(len(columns)) if numbers[i] is not None or i == host]
     full = len({tuple(w[i] for i in told) for w in writers})
     whole = [i for i in told if numbers[i] is not None and len(set(columns[i])) == full and words[i] not in _HERE_WORDS]

@@ -33,7 +33,7 @@ _REACTS = re.compile(
 )
 # The end of everything, told by whoever tells it: that it failed, not what.
 _WRAPS_UP = re.compile(
-    r"(?i)^\S+\.(?:py|sh) FAILED\W*$|^\W*(?:(?:ERROR|FATAL|CRITICAL)\b\W*)?(?:[\w.]+: ?)?(?:the )?(?:training|run|job|trainer|worker|process|main|script|trial|experiment|task|launch|step|program|"
+    r"(?i)^[\w/-]+(?:\.[\w/-]+)+ FAILED\W*$|^\W*(?:(?:ERROR|FATAL|CRITICAL)\b\W*)?(?:[\w.]+: ?)?(?:the )?(?:training|run|job|trainer|worker|process|main|script|trial|experiment|task|launch|step|program|"
     r"exiting|aborting|stopping|cleaning up|shutting down|terminating)\b[^:;]{0,40}(?:\b(?:failed|aborted|stopped|exited|terminated|interrupted|cancelled|ended|crashed|"
     r"exiting|aborting|the run|now|everything|all workers|with (?:code|status) \d+)\b)[\s.!]*(?:with (?:exit )?(?:code|status) \d+)?[\s.!]*$"
     r"|^\W*(?:[\w.]+(?:Error|Exception): )(?:aborted|failed|stopped|interrupted|cancelled|terminated|killed|(?:unknown |internal )?error)\W*$"
@@ -51,7 +51,7 @@ _ANNOUNCES = re.compile(
 # Launchers on how processes ended: their own words, and the blocks of torchrun's summary.
 _LAUNCHERS_END = re.compile(
     r"^\W*(?:srun|slurmstepd|sbatch|mpirun|mpiexec|prterun|orterun|kubelet|pdsh@\S+|systemd)\b[:\[ ]|torch/distributed/elastic/|\[launch\.py:\d+"
-    r"|^\s*(?:time|host|rank|exitcode|error_file|traceback|Process name|Exit code|class_name|actor_id|pid|namespace|ip)\s*: |^Trial \S+ errored|\btune_controller\.py|<NO_OTHER_FAILURES>|^Root Cause|^\S+\.(?:py|sh) FAILED\W*$|ChildFailedError"
+    r"|^\s*(?:time|host|rank|exitcode|error_file|traceback|Process name|Exit code|class_name|actor_id|pid|namespace|ip)\s*: |^Trial \S+ errored|\btune_controller\.py|<NO_OTHER_FAILURES>|^Root Cause|^[\w/-]+(?:\.[\w/-]+)+ FAILED\W*$|ChildFailedError"
     # How a process ended, in its own or its library's last words.
     r"|^\W*(?:Fatal Python error: )?(?:Aborted|Killed|Terminated|Segmentation fault|Bus error|Illegal instruction)\W*(?:\(core dumped\))?\W*$|Process received signal|^\W*(?:Signal|Signal code|Failing at address): "
     r"|^\W*Primary job |^a non-zero exit code|noticed that process rank|exited on signal|Sending process \d+ closing"

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trackwalker.logs.failures.groups import Group, having, only, when
+from trackwalker.logs.failures.groups import Group, having, only, waits_for, when
 from trackwalker.logs.failures.kinds import kind_of_cause
 from trackwalker.logs.failures.line_hosts import (
     absent_hosts,
@@ -22,6 +22,7 @@ from trackwalker.logs.failures.line_hosts import (
     unloaded,
     waited_for,
 )
+from trackwalker.logs.failures.reactions import reacts
 from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED
 from trackwalker.logs.scanning.index import Hit, LogIndex
@@ -161,6 +162,7 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
     for end in having(groups, "end-of-process"):
         if end.tier <= 4 and any(when(h, index) < when(end.first, index) for h in asked):
             end.tier, end.why = 6, "it came after the request to end"
+    _behind_what_was_raised(groups, index)
     reasons = [h for h in asked if h.rank is None and _WITH_A_REASON.search(h.text)]
     for lost in having(groups, "victim"):
         if lost.tier in (3, 4) and any(when(h, index) < when(lost.first, index) for h in reasons):
@@ -189,6 +191,20 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
             if image.tier == 1:
                 image.tier, image.why = 3, "the image had no room on the disk"
                 full.local = True
+
+
+def _behind_what_was_raised(groups: list[Group], index: LogIndex) -> None:
+    """Where one rank raised why, those who wait for it and those whom a launcher killed afterwards tell no cause."""
+    first = index.places.ended_first
+    node = None if first is None else first // index.places.per_node
+    raised = [h for g in having(groups, "exception") if g.tier <= 4 for h in g.hits if not reacts(h.text)]
+    for group in groups:
+        if group.tier <= 3 and any(waits_for(group, own) for own in raised):
+            group.tier, group.why = 4, "who is missing there raised why"
+    for end in having(groups, "kill") if first is not None and any(h.rank == first for h in raised) else ():
+        others = [h.rank != first if h.rank is not None else h.task not in (None, node) for h in end.hits]
+        if end.tier <= 4 and all(others):
+            end.tier, end.why = 4, f"rank {first} had ended before, and says why"
 
 
 def _name_hosts(groups: list[Group], index: LogIndex) -> None:
@@ -244,12 +260,14 @@ def _near(error: Group, frame: Group) -> bool:
 
 
 def _who_is_missing(group: Group, groups: list[Group], index: LogIndex) -> None:
-    asked = {m.groups() for h in group.hits if (m := _SEQ.search(h.text))}
-    if len(asked) > 1 and len({a[0] for a in asked}) < len(asked):
-        group.become("different-collectives", "ranks wait in different collectives of the same number")
-        return
     if group.tier == 3 and (own := told_by_the_missing(group, groups, index)):
         group.tier, group.why = 4, f"rank {own.first.rank}, which does not wait with them, reports {own.cause} itself"
+        return
+    # Each process group counts its collectives by itself.
+    asked = {(h.text[: m.start()].partition("PG GUID ")[2].partition(" ")[0], *m.groups())
+             for h in group.hits if (m := _SEQ.search(h.text))}  # fmt: skip
+    if len(asked) > 1 and len({a[:2] for a in asked}) < len(asked):
+        group.become("different-collectives", "ranks wait in different collectives of the same number")
         return
     spoke = [h for g in groups if g is not group and g.tier <= 4 for h in g.hits]
     if missing := never_joined(index, group.hits, spoke):

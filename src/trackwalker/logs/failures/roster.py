@@ -10,8 +10,12 @@ import re
 from collections.abc import Sequence
 from itertools import count, takewhile
 
-from trackwalker.logs.scanning.lines import holds
+from trackwalker.logs.scanning.lines import Body, holds
 
+_NCCL_START = re.compile(
+    rb"(?m)^ *(\d{1,6}): ([A-Za-z][\w.-]{1,63}):\d{1,8}:\d{1,8} \[(\d{1,3})\] NCCL INFO [^\n]{0,120}?\brank (\d{1,6}) nranks \d"  # noqa: E501
+)
+_ELASTIC = re.compile(r"^\s*rank\s+: (\d{1,6}) \(local_rank: (\d{1,3})\)")
 _HOST = r"(?P<host>(?=[\w.-]*[A-Za-z])(?=[\w.-]*\d)[A-Za-z0-9][\w.-]{1,63}|(?:\d{1,3}\.){3}\d{1,3})"
 _NAMED = (
     r"(?P<host>(?=[\w.-]*[A-Za-z])(?=[\w.-]*[\d-])[A-Za-z0-9][\w.-]{1,63})"  # a host, where a word says that it is one
@@ -136,3 +140,31 @@ def _row(cut: re.Pattern[str], line: str, wide: int) -> list[str] | None:
 def _once(table: dict[int, str]) -> bool:
     """Whether its numbers count ranks: from nought on, without large holes."""
     return min(table) <= 1 and max(table) < 2 * len(table) + 2
+
+
+def started_below(text: bytes) -> tuple[int, dict[int, str]]:
+    """How many ranks a launcher's label holds, and its host: NCCL's start tells several ranks below it, in order."""
+    told = [(int(m[1]), m[2].decode(), int(m[3]), int(m[4])) for m in _NCCL_START.finditer(text)]
+    each = max((local for _, _, local, _ in told), default=0) + 1
+    if each > 1 and all(rank == task * each + local for task, _, local, rank in told):
+        return each, {task: host for task, host, _, _ in told}
+    return 1, {}
+
+
+def counted_below(bodies: Sequence[Body]) -> tuple[int, bool]:
+    """How many ranks a node has, from the labels below those of nodes; and whether these count from 0 on each.
+
+    They do where the highest is the same below all of several nodes. torchelastic's report tells both numbers.
+    """
+    highest: dict[int, int] = {}
+    told = set()
+    for body in bodies:
+        number = body.local if body.local is not None else body.rank if body.below else None
+        if body.task is not None and number is not None:
+            highest[body.task] = max(number, highest.get(body.task, 0))
+        if body.task and (match := _ELASTIC.match(body.text)):
+            told.add((int(match[1]) - int(match[2])) / body.task)
+    top = set(highest.values())
+    each = told if len(told) == 1 else {number + 1 for number in top} if len(highest) > 1 else set()
+    count = int(each.pop()) if len(each) == 1 else 1
+    return count, len(highest) > 1 and max(highest.values()) < count

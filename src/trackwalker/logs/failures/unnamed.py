@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from trackwalker.logs.failures.groups import Group, having, when, whose
+from trackwalker.logs.failures.groups import Group, having, waits_for, when, whose
 from trackwalker.logs.failures.lastwords import asked_by_others
 from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
@@ -151,12 +151,12 @@ def _told_by_the_launcher(asked: Group, unknown: Group, index: LogIndex) -> bool
     A scheduler or a person who ends a job tells all of it, and the scheduler has words of its own for that.
     """
     own, failed = unknown.first, index.facts.task_failed
-    told = {h.rank for h in asked.hits}
-    schedulers = [h.line for h in asked.hits if h.rank is None]
+    told = {whose(h) for h in asked.hits}
+    schedulers = [h.line for h in asked.hits if h.rank is None and not h.host]
     if schedulers and (failed is None or failed.line > min(schedulers)):
         return False
     first = own.rank == index.places.ended_first or not reacts(own.text)
-    return own.rank is not None and first and bool(told - {None}) and own.rank not in told
+    return own.rank is not None and first and bool(told - {None}) and not told & {own.rank, own.host}
 
 
 def _after_a_failure(asked: Group, groups: list[Group], unknown: Group, index: LogIndex) -> bool:
@@ -184,6 +184,7 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     """
     own = unknown.first
     victims = [g for g in _lost_somebody(groups) if g.tier <= 4]
+    victims += [g for g in groups if g not in victims and g.tier <= 4 and waits_for(g, own)]
     if not victims or (reacts(own.text) and (hearsay(own, index) or _later(own, victims, index))):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]

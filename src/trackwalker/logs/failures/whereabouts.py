@@ -20,7 +20,7 @@ from trackwalker.logs.failures.owners import (
     rows_shown,
 )
 from trackwalker.logs.failures.reactions import reacts
-from trackwalker.logs.failures.roster import read_tables
+from trackwalker.logs.failures.roster import counted_below, read_tables, started_below
 from trackwalker.logs.formats.blocks import HERE, Sections
 from trackwalker.logs.scanning.labels import learn_forms
 from trackwalker.logs.scanning.lines import LAUNCHERS, PROMPTS, Body, clean, parse
@@ -48,13 +48,12 @@ _MAP_RANK = re.compile(rf"^\s*Process OMPI jobid: \S+ App: \d+ Process rank: {_R
 _OWN_RANK = re.compile(
     r"(?<!\w)(?<!node )(?<!local )(?:(?:global_|world_)?rank|process_index(?:\(\))?)[=: ]{1,2}(\d{1,6})\b"
 )
-_PER_NODE = re.compile(rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE|GPUS_PER_NODE)[= ](\d{1,3})\b")
+_PER_NODE = re.compile(
+    rb"\b(?:nproc[_-]per[_-]node|(?:PET_)?NPROC_PER_NODE|GPUS_PER_NODE|num_local_procs)[= ](\d{1,3})\b"
+)
 _NODE_HOST = re.compile(rb"(?m)^ *(\d{1,6}): .{0,80}?\bHOST(?:NAME)?=([A-Za-z][\w.-]{1,63})")
 _POD_NODE = re.compile(rb"(?m)^\[pod/([\w.-]+)/[\w.-]+\] .{0,200}?\bNODE_RANK=(\d{1,6})\b")
 _RAY_RANK = re.compile(r"\bip=(?P<ip>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d{1,6})\b")
-_NCCL_START = re.compile(
-    rb"(?m)^ *(\d{1,6}): ([A-Za-z][\w.-]{1,63}):\d{1,8}:\d{1,8} \[(\d{1,3})\] NCCL INFO [^\n]{0,120}?\brank (\d{1,6}) nranks \d"  # noqa: E501
-)
 _DIGITS = re.compile(r"\d+")
 _NUMBERED = re.compile(r"([A-Z]* ?)\[(\d{1,5})\] ")  # below a pod's or a host's label: a rank of its own
 _SLASHED = re.compile(rf"(?:[\d:.,]{{8,15}} )?{_HOST}[/#@]{_RANK}\s")
@@ -65,7 +64,7 @@ _ADDRESS = re.compile(  # of a named host: a line of the launcher tells both
 _UNLIMITED = re.compile(rb"ulimit -l[^\n]{0,80}\n(?:[^\n]*\n){0,2}?unlimited\n|--ulimit memlock=-1\b")
 # No line without one of them tells who runs where.
 _WORDS = (b"ank", b"ost", b"srun", b"@ ", b"kernel", b"ode: ", b"process_")
-_PER = (b"per_node", b"per-node", b"PER_NODE")  # found faster than the expression
+_PER = (b"per_node", b"per-node", b"PER_NODE", b"num_local_procs")  # found faster than the expression
 _RULES = frozenset({b"==", b"--", b"##", b"**", b"~~", b">>", b"++"})
 _NODE_RANK = re.compile(rb"(?i)\bnode_rank[=: ](\d{1,5})\b")
 _A_DEVICE = re.compile(r"(?i)^(?:gpu|cuda|hip|npu|card)[:_]?\d+$")
@@ -84,13 +83,12 @@ class Places:
 
     actors: dict[str, int] = field(default_factory=dict)  # a process's or a pod's label -> rank
     per_node: int = 1  # ranks that one task or pod of the launcher holds
+    locals: bool = False  # labels below those of nodes count from 0 on each node
     node_hosts: dict[int, str] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)  # a pod -> its number among the nodes
     ended_first: int | None = None  # the rank that the launcher says ended first
     accused: int | None = None  # the one rank that others name as gone and that names nobody
-    missed: set[int] = field(
-        default_factory=set
-    )  # ranks that speak, behind the last step, of one they lost or wait for
+    missed: set[int] = field(default_factory=set)  # ranks that speak, behind the last step, of one they lost
     reported: bool = False  # something was printed over and over before the end: a healthy part to hold the end against
     counted: bool = False  # something counted on before the end: steps of a trainer that nobody knows
     first_host: str = ""  # where that rank ran
@@ -120,7 +118,8 @@ class Places:
         if any(word in text for word in _PER) and (match := _PER_NODE.search(text)):
             self.per_node = int(match[1])
         if self.per_node == 1:
-            self._tasks_are_nodes(text)
+            self.per_node, told = started_below(text)
+            self.node_hosts |= told
         if self.per_node > 1:
             self.node_hosts |= {int(m[1]): m[2].decode() for m in _NODE_HOST.finditer(text)}
             self.nodes |= {m[1].decode(): int(m[2]) for m in _POD_NODE.finditer(text)}
@@ -144,14 +143,6 @@ class Places:
                     self.sections.host(number + 1, name, int(told[1]) * per if told else None)
                 else:
                     self.sections.head(number, clean(line[:200]))
-
-    def _tasks_are_nodes(self, text: bytes) -> None:
-        """Whether a launcher's labels count nodes: then NCCL's start tells several ranks below each, in their order."""
-        told = [(int(m[1]), m[2].decode(), int(m[3]), int(m[4])) for m in _NCCL_START.finditer(text)]
-        each = max((local for _, _, local, _ in told), default=0) + 1
-        if each > 1 and all(rank == task * each + local for task, _, local, rank in told):
-            self.per_node = each
-            self.node_hosts |= {task: host for task, host, _, _ in told}
 
     def labels(self, text: bytes, known: dict[int, str]) -> int:
         """Learn from the beginning of a file how its lines are labelled, and what its tables tell of ranks and hosts.
@@ -179,7 +170,10 @@ class Places:
             self.own = [label if len(label.form.seen) == most else label.of_hosts() for label in self.own]
             for label in self.own:
                 self.names |= label.names
-        bodies = [self.placed(self._owned(b) or b) for b in bodies]
+        bodies = [self._owned(b) or b for b in bodies]
+        each, self.locals = counted_below(bodies)
+        self.per_node = each if self.per_node == 1 else self.per_node
+        bodies = [self.placed(b) for b in bodies]
         world = max((b.rank for b in bodies if b.rank is not None), default=-1) + 1
         for body in bodies:
             if body.labelled and body.rank is not None and body.host:
@@ -187,6 +181,9 @@ class Places:
         said = [f"rank {b.rank} {b.text}" for b in bodies if b.labelled and b.rank is not None and not b.host]
         for rank, host in hosts_shown(said).items() if world > len(known) else ():
             known.setdefault(rank, host)  # a rank's own word on where it is
+        elastic = ""
+        for body in bodies if world > len(known) else ():
+            elastic = _one(body, known, elastic, self.per_node if self.locals else 1)
         if world > max(known, default=-1) + 1:
             told = rows_shown(texts, world) or ({} if known else hosts_listed(texts, world))
             known.update({rank: host for rank, host in told.items() if rank not in known})
@@ -208,8 +205,12 @@ class Places:
     def read(self, raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
         """A line taken apart, with the rank of the whole job."""
         body = self._of_record(raw, above) if raw[:1] == b"{" and rank is None else None
-        body = body or parse(raw, above, rank)
-        body = None if body is None else self._owned(self._of_process(body, above), above)
+        label = _HOST_LABEL.match(clean(raw[:80])) if rank is None and body is None else None
+        if label is not None and len(self.of_host.get(label[1], ())) > 1:  # the rest says which rank of that host
+            inner = parse(raw.partition(b": ")[2], above)
+            body = None if inner is None else replace(inner, host=inner.host or label[1])
+        elif (body := body or parse(raw, above, rank)) is not None:
+            body = self._owned(self._of_process(body, above), above)
         if body is not None and body.clock is None and (match := _TIME.search(clean(raw[:90]))):
             body = replace(body, clock=self.day + int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]))
         return None if body is None else self.placed(body)
@@ -276,15 +277,16 @@ class Places:
         here = self.of_host.get(body.host or body.label, []) if body.local is not None and body.task is None else []
         if body.local is not None and body.local < len(here) and body.local not in here[1:]:
             return replace(body, rank=sorted(here)[body.local])
-        if self.per_node < 2 or not (body.outer or body.local is not None):
-            return body
+        local = body.rank if body.local is None and body.below and self.locals else body.local
+        if self.per_node < 2 or not (body.outer or local is not None):
+            return replace(body, task=None) if self.locals and not body.outer else body
         node = self.nodes.get(body.actor, body.task if body.task is not None else _number(body.actor))
         if node is None:
             return body
-        rank = None if body.local is None else node * self.per_node + body.local
+        rank = None if local is None else node * self.per_node + local
         host = body.host or self.node_hosts.get(node, "")
         # Where a task is a whole node, its number counts hosts; a name says that better.
-        return replace(body, rank=rank, host=host, task=None if host else body.task)
+        return replace(body, rank=rank, host=host, task=None if host or rank is not None else body.task)
 
     def join(self, later: Places) -> None:
         """What files gave that come after these, read with what these had given."""
@@ -336,7 +338,7 @@ def learn(
             labelled.setdefault(body.rank, body.label)
         if body.labelled and body.rank is not None and body.named and not body.host:
             named.setdefault(body.rank, body.named)
-        elastic = _one(body, known, elastic)
+        elastic = _one(body, known, elastic, places.per_node if places.locals else 1)
     for rank, name in named.items() if len(set(named.values())) > 1 else ():
         known.setdefault(rank, name)
     # A word before the text is a host's name where others like it stand before other ranks' lines.
@@ -365,12 +367,13 @@ def _with_words(text: bytes) -> list[bytes]:
     return [text[at:end] if (end := text.find(b"\n", at)) >= 0 else text[at:] for at in sorted(starts)]
 
 
-def _one(body: Body, known: dict[int, str], elastic: str) -> str:
+def _one(body: Body, known: dict[int, str], elastic: str, each: int) -> str:
+    """What one line tells; where ranks are labelled below nodes, what only a node's label holds is a launcher's."""
     text = body.text if body.payload_from is None else body.text[: body.payload_from]
-    own = body.task
+    own = body.task if each == 1 else None
     if own is None and (match := _TASKS.match(text)):
-        for rank in _numbers(match["tasks"]):
-            known.setdefault(rank, match["host"])
+        for task in _numbers(match["tasks"]):
+            known.update({r: match["host"] for r in range(task * each, (task + 1) * each) if r not in known})
         return ""
     if own is None and (match := _ELASTIC_HOST.match(text) or _MAP_HOST.match(text)):
         return match["host"]

@@ -24,6 +24,7 @@ from trackwalker.logs.failures.lastwords import (
     last_words_beside,
     lost_peers,
     next_line,
+    raised_below_frames,
     silence,
 )
 from trackwalker.logs.failures.mined import Mined, new_errors
@@ -253,7 +254,7 @@ class Gatherer:
             told = section_hosts((scan.front + scan.tail).decode("utf-8", "replace"))
             known.update({rank: host for rank, host in told.items() if rank not in known})
         if source.main:
-            places.ended_first = ended_first(scan.tail.split(b"\n"), places, known)
+            places.ended_first = ended_first(scan.tail.split(b"\n"), places)
             places.first_host = known.get(-1 if places.ended_first is None else places.ended_first, "")
         if source.rank is not None and len(wrote) == 1:
             known.setdefault(source.rank, wrote.pop())
@@ -359,8 +360,9 @@ class Gatherer:
         if unnamed is None:
             return
         found = new_errors(self.gathered.mined, index.steps, main, index.places.prompts)
+        found += raised_below_frames(scan, main, self.needles.literals[: self._first_fact], index.places)
         # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
-        known = {h.line for h in index.hits if h.file == main} | self.gathered.mined.lines(main)
+        known = {h.line for h in index.hits if h.file == main} | self.gathered.mined.lines(main, found)
         told = {h.line: h.rank for h in index.hits if h.file == main and VICTIM_LINES & set(h.signature.traits)}
         told |= {h.line: h.rank for h in asked_by_others(index) if h.file == main}
         failed = failed_by_itself(index)
@@ -377,7 +379,6 @@ class Gatherer:
         for seen in found:
             if seen.file == main and announces(seen.text):  # what it announces stands in its next line
                 seen.text = f"{seen.text} {next_line(scan, seen, index.places)}".strip()[:_QUOTED]
-        for seen in found:
             rank = seen.rank if seen.rank is not None else index.places.actors.get(seen.actor)
             raised = seen.told.exception and seen.told.python and not wraps_up(seen.text)
             python = raised and self._signatures.by_exception

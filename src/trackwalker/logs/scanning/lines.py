@@ -108,6 +108,7 @@ class Body:
     local: int | None = None  # the rank within its node, where that is all a label tells
     outer: bool = False  # its rank is the number of a task or a pod, which may be a whole node
     labelled: bool = False  # a label or a record tells its rank, not its words
+    below: bool = False  # the label that tells its rank stands right below that of a task or a pod
 
     @property
     def speaks_for_the_launcher(self) -> bool:
@@ -143,7 +144,7 @@ def clean(raw: bytes) -> str:
 def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | None:
     """Take a line apart; None when it is not output but source code, configuration or an echoed command."""
     text = clean(raw)
-    clock, task, host, prefix, actor, local, outer = None, rank, "", "", "", None, False
+    clock, task, host, prefix, actor, local, outer, below = None, rank, "", "", "", None, False, False
     for _ in range(4):  # label, time and actor prefix come in any order
         before = text
         if match := _RAY_HOST.match(text):
@@ -180,6 +181,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
             if match := label.match(text):
                 rank = int(match[1][:9])
                 host = host or match.groupdict().get("host") or ""
+                below = outer and label is not d.TASK_LABEL
                 task, outer = (rank, True) if label is d.TASK_LABEL else (task, False)
                 local = rank if match[0].startswith(_LOCAL) else None
                 text = text[match.end() :]
@@ -220,7 +222,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     informs = informs or (any(w in head for w in _INFORMING) and _INFORMS.search(head) is not None)
     # Labels of a pod, or of a place on a node, count something else than ranks.
     if (rank is None or local is not None or (outer and actor)) and (match := _OWN_RANK.match(text)):
-        rank, local, outer = int(match[1]), None, False
+        rank, local, outer, below = int(match[1]), None, False, False
     labelled = rank is not None
     if rank is None and (match := _INNER_RANK.search(head)):
         rank = int(match[1][:9])
@@ -230,7 +232,7 @@ def parse(raw: bytes, above: bytes = b"", rank: int | None = None) -> Body | Non
     near = 300 if payload is None else min(payload, 300)
     about = NAMED_HOST.search(text, 0, near) if holds(text[:near], ("host", "node")) else None
     named = about[1] if about else ""
-    return Body(text, rank, clock, informs, payload, task, host, named, prefix, actor, local, outer, labelled)
+    return Body(text, rank, clock, informs, payload, task, host, named, prefix, actor, local, outer, labelled, below)
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:
