@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from durations import Durations
+from hypothesis import HealthCheck, settings
 from slurm_cluster import SlurmCluster, need_slurm
 from unit_rules import UnitRules
 
@@ -47,6 +48,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # and every program that a test starts compiles what it imports.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+# A property is about answers: how long a busy machine takes to draw an example is none of them.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

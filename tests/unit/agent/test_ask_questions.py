@@ -13,7 +13,7 @@ from trackwalker.agent.ask.spelling import corrected, distance
 from trackwalker.errors import JobNotFoundError, TrackwalkerError, UsageError
 from trackwalker.job.layout import Job
 
-DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "agents.md"
+DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "ask.md"
 
 
 def jobs(*names: str) -> list[Job]:
