@@ -46,6 +46,7 @@ def test_a_batch_sweep_finds_the_optimum_between_a_regression_and_a_real_memory_
     assert any(size > 16 and isinstance(value, float) for size, value in sizes.items()), f"no regression seen: {found}"
 
 
+@pytest.mark.alone
 def test_a_node_sweep_finds_the_node_that_a_cpu_limit_slows(tmp_path: Path) -> None:
     need_slurm()
     if why := cpu_limit.missing():

@@ -199,3 +199,19 @@ def test_a_folder_on_the_way_to_a_frame_is_no_host(tmp_path: Path) -> None:
     found = triage_text(tmp_path, text).primary
     assert found is not None
     assert found.host is None
+
+
+def test_without_labels_what_no_lost_peer_raises_comes_first_wherever_it_stands(tmp_path: Path) -> None:
+    """srun without -l: two ranks' tracebacks run into each other, and the one that lost its peer is printed first."""
+    lost = "Traceback (most recent call last):\nConnectionResetError: [Errno 104] Connection reset by peer\n"
+    ended = "srun: error: n2: task 1: Exited with exit code 1\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    own = "Traceback (most recent call last):\nValueError: the tokenizer has no such word\n"
+    plain = "".join(f"completed step: {n}, seconds: 0.300, TFLOP/s/device: 1.0, loss: 1.0\n" for n in range(5))
+    for text in (plain + lost + ended + own, plain + own + lost + ended):
+        found = triage_text(tmp_path, text).primary
+        assert found is not None
+        assert (found.cause, "tokenizer" in found.text) == ("python-exception", True)
+    # Whoever only lost a peer is still no cause.
+    alone = triage_text(tmp_path, plain + lost + ended).primary
+    assert alone is not None
+    assert alone.cause != "peer-died"

@@ -36,15 +36,18 @@ def demote_hearsay(groups: list[Group], index: LogIndex) -> None:
         only_one = len(ranks - {None}) == 1 and not ranks & witnesses - {None} and len(witnesses - {None}) > 1
         began = [when(g.first, index) for g in heard]
         first = own.tier == 3 and when(own.first, index) <= min(began, default=())
-        alone = own.tier <= 4 and not own.why and (only_one or OF_ITS_OWN.search(own.first.text) is not None)
+        its_own = OF_ITS_OWN.search(own.first.text) is not None
+        alone = own.tier <= 4 and not own.why and (only_one or its_own)
         raised = own.has("exception") and (first or alone)
-        apart = apart or (raised and only_one)
+        # Where no line has a label the words alone tell who lost a peer and who was lost.
+        apart = apart or (raised and (only_one or (its_own and ranks == {None} and not index.places.labelled)))
         ended = own.has("ended-itself") or (own.has("own-end") and own.tier <= 2)
         if not apart or not heard or not (ended or raised):
             continue
         # An exception stays behind what else befell its own rank: one that was killed did not die of it.
         own.tier = min(own.tier, 3 if raised else 2)
-        _put_behind(heard, own, f"rank {own.first.rank}, which the others lost, reports {own.cause} itself")
+        who = "somebody" if own.first.rank is None else f"rank {own.first.rank}"
+        _put_behind(heard, own, f"{who}, which the others lost, reports {own.cause} itself")
         return
     if (down := only(groups, "scheduler-lost-it")) and down.tier <= 2:
         lost = {name for h in down.hits for name in hosts_told(h.text, index.facts.hosts)}
