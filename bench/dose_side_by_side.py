@@ -2,12 +2,14 @@
 
 Every run of `trackwalker lab dose` on two cores of its own, as many at a time as the machine has pairs. `--part 1/2`
 takes every second one, for a machine that is lent for minutes. What has no time left is not begun (--minutes, 8).
+`--keep FOLDER` keeps the recordings of what was not named, to be asked again.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,7 @@ def main() -> None:
     given.add_argument("faults", nargs="*", default=list(FAULTS))
     given.add_argument("--part", default="1/1")
     given.add_argument("--minutes", type=float, default=8.0)
+    given.add_argument("--keep", type=Path)
     args = given.parse_args()
     until = time.monotonic() + 60.0 * args.minutes
     cores = sorted(os.sched_getaffinity(0))
@@ -56,15 +59,18 @@ def main() -> None:
                 done = subprocess.run(
                     [*words, fault, str(strength), folder], capture_output=True, text=True, timeout=240, check=False
                 )
-            line = next((x for x in reversed(done.stdout.splitlines()) if x.startswith("{")), "")
-            if not line:
-                print(f"{fault} {strength:g}: failed: {done.stderr.strip()[-300:]}", flush=True)
-                return
-            run = DoseRun.model_validate_json(line)
-            results.runs.append(run)
-            args.out.write_text(results.model_dump_json(indent=1) + "\n")
-            lost = "?" if run.lost is None else f"{100 * run.lost:.0f} %"
-            print(f"{fault} {strength:g}: {lost} lost, {run.grade}, {run.roots}", flush=True)
+                line = next((x for x in reversed(done.stdout.splitlines()) if x.startswith("{")), "")
+                if not line:
+                    print(f"{fault} {strength:g}: failed: {done.stderr.strip()[-300:]}", flush=True)
+                    return
+                run = DoseRun.model_validate_json(line)
+                results.runs.append(run)
+                args.out.write_text(results.model_dump_json(indent=1) + "\n")
+                lost = "?" if run.lost is None else f"{100 * run.lost:.0f} %"
+                print(f"{fault} {strength:g}: {lost} lost, {run.grade}, {run.roots}", flush=True)
+                if args.keep and run.grade != "named":
+                    without = shutil.ignore_patterns("checkpoints")  # of 150 MB they are 149
+                    shutil.copytree(folder, args.keep / f"{fault}-{strength:g}", symlinks=True, ignore=without)
         finally:
             pairs.put(pair)
 

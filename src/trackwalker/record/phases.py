@@ -18,6 +18,7 @@ _LARGER = 1.04  # batch
 _LEAST_SLIDE = 0.05  # of throughput, lost little by little
 _RESTLESS = 4  # slow phases side by side
 _STRETCHES = 12  # of full speed at least, whose levels tell how it wanders
+_NORMAL_RANGE = 3.26  # standard deviations between the least and the most of twelve values
 _SETTLING = 20  # steps
 _SETTLING_SHARE = 0.08  # of the run
 _RESTLESS_STEPS = 40  # of each
@@ -180,7 +181,10 @@ def _wander(fast: Floats, steps: int) -> float:
     blocks = len(fast) // each
     if blocks < 3:
         return 0.0
-    return robust_sigma(row_medians(fast[: blocks * each].reshape(blocks, each)))
+    levels = row_medians(fast[: blocks * each].reshape(blocks, each))
+    sigma = robust_sigma(levels)
+    # A speed that settled during the run has two levels, and a spread that says more than it ever strayed.
+    return min(sigma, float(np.ptp(levels)) / _NORMAL_RANGE) if blocks >= _STRETCHES else sigma
 
 
 def sliding(seconds: Floats) -> tuple[float, float] | None:

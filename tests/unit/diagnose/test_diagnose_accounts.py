@@ -152,6 +152,11 @@ def test_a_rank_is_accused_of_waiting_for_cpus_only_where_it_waits_far_longer_th
     assert (answer.fired, answer.hosts) == (True, ())
     case, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.2, 0.2), "r1": after(CHANGE, 0.2, 3.0)}})
     assert lost_to("cpu", case, symptoms, EvidenceBook()).hosts == ("r1",)
+    # A real rank at a lower priority, between loops of the same machine: both wait, and one far more than it did.
+    case, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.27, 0.42), "r1": after(CHANGE, 0.26, 0.76)}})
+    assert lost_to("cpu", case, symptoms, EvidenceBook()).hosts == ("r1",)
+    case, symptoms = slowed({CPU: {"r0": after(CHANGE, 0.28, 0.61), "r1": after(CHANGE, 0.29, 0.67)}})
+    assert lost_to("cpu", case, symptoms, EvidenceBook()).hosts == ()
 
 
 def test_a_loader_without_a_cpu_is_booked_on_the_cpu() -> None:

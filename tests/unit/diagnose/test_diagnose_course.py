@@ -150,6 +150,21 @@ def test_the_lowest_of_thousands_of_noisy_losses_is_no_level_to_be_measured_by()
     assert course.loss_trouble(case_of([0.006] * 4000, rose)) is not None
 
 
+def test_a_run_is_slow_where_it_leaves_all_that_its_full_speed_had_strayed_to() -> None:
+    """A real run's levels of three seconds each, in ms: it settled at first, and then others took its CPUs."""
+    settling = [38.8, 40.4, 46.5, 41.1, 36.3, 34.7, 34.5, 34.0]
+    slow = [63.9, 55.9, 56.3, 55.3, 58.0, 60.0, 61.8, 58.3, 58.2, 56.4, 75.6, 56.8, 56.6]
+    found = 0
+    for seed in range(30):
+        noise = np.exp(0.2 * np.random.default_rng(seed).standard_normal(600 + 650))
+        seconds = 1e-3 * np.r_[np.repeat(settling, 75), np.repeat(slow, 50)] * noise
+        case = case_of(list(map(float, seconds)))
+        found += any(p.slow and abs(p.first_step - 600) < 30 for p in find_phases(case.timeline, case.masks, False))
+        calm = case_of(list(map(float, seconds[:600])))
+        assert not any(p.slow for p in find_phases(calm.timeline, calm.masks, False))
+    assert found == 30
+
+
 def test_a_run_of_restless_milliseconds_at_half_its_speed_is_slow() -> None:
     """Steps of 6 ms on a busy machine: moments of a few dozen steps differ by a quarter, and half is not that."""
     slow = 0

@@ -32,7 +32,7 @@ def said(**roots: list[str]) -> Verdict:
     ("fault", "verdict", "expected"),
     [
         ("slow-data-one", said(input_stall=[R1]), "named"),
-        ("slow-data-one", said(input_stall=[]), "wrong"),
+        ("slow-data-one", said(input_stall=[]), "unplaced"),
         ("slow-data-one", said(unclassified=[R1]), "located"),
         ("slow-data-one", said(user_cancel=[]), "not seen"),
         ("slow-data-one", said(), "not seen"),

@@ -93,6 +93,17 @@ def test_a_crash_after_the_first_failure_is_its_consequence() -> None:
     assert found is first  # type: ignore[comparison-overlap]
 
 
+@pytest.mark.parametrize(("after", "guilty"), [(0.05, 1), (0.5, 0)], ids=["within a moment", "later"])
+def test_of_ranks_that_fall_within_a_moment_the_killed_one_was_first(after: float, guilty: int) -> None:
+    """A real run on a busy machine: the peer's lost connection was written down before the kill it came from."""
+    peer, killed = Seat(0, 1, 100.0, 100.0), Seat(1, 137, 100.0 + after, 100.0 + after)
+    found = Suspects([peer, killed]).guilty(101.0, [peer, killed])  # type: ignore[list-item]
+    assert found is not None
+    assert found.spec.rank == guilty
+    outcome = judge(SPEC, course(end(0, 1, 100.0), end(1, 137, 100.0 + after)))
+    assert outcome.code == (137 if guilty else 1)
+
+
 @pytest.mark.starts_processes
 def test_a_core_that_is_being_written_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if coredump.read_pattern().startswith("|") or resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:

@@ -170,8 +170,11 @@ def _book(case: Case, episode: _Episode, wait: Wait) -> Booking | None:
     error = noise.get(longest, 0.0) * episode.step_s
     sure = _SURE + np.sqrt(2.0 * np.log(len(extra)))  # the highest of many strays further than one
     share = min(extra[longest] / lost, 1.0) if lost > 0 and extra[longest] > sure * error else 0.0
-    # Who shares in the loss at all is not free of it; thread-seconds of a few threads say little: their levels decide.
-    whose = _whose(extra, SOME * lost) if wait.unit == "wall" else _whose(mean)
+    if wait.unit == "wall":  # who shares in the loss at all is not free of it
+        whose = _whose(extra, SOME * lost)
+    else:  # the threads of all ranks on a busy machine wait: whose waiting grew far more, if nobody waits longer still
+        whose = _whose(extra)
+        whose = whose if max(mean, key=lambda h: (mean[h], h)) in whose else ()
     return Booking(wait, wait.cause, share, whose if longest in whose else (), longest, during, before)
 
 

@@ -50,7 +50,7 @@ _SMALL = {
 }
 
 Live = Callable[[Victim, Undo], None]
-Grade = Literal["named", "located", "not seen", "other load", "wrong"]
+Grade = Literal["named", "located", "unplaced", "not seen", "other load", "wrong"]
 
 
 @dataclass(frozen=True)
@@ -262,6 +262,8 @@ def grade(fault: DoseFault, verdict: Verdict) -> Grade:
         return "other load" if beside else "not seen"
     if told == {fault.cause: mine}:
         return "named"
+    if told == {fault.cause: []}:
+        return "unplaced"
     if set(told) == {"unclassified"} and told["unclassified"] == mine:
         return "located"
     return "wrong"

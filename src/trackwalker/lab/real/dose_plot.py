@@ -10,6 +10,7 @@ _WIDTH, _LEFT, _ROW, _TOP, _RIGHT = 760, 130, 46, 44, 20
 _COLOURS: dict[Grade, str] = {
     "named": "#1a7f37",
     "located": "#2f6fb5",
+    "unplaced": "#8ab4d8",
     "not seen": "#9aa0a6",
     "other load": "#c98a00",
     "wrong": "#c62828",
@@ -27,7 +28,7 @@ def plot(results: DoseResults) -> str:
         f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>',
     ]
     for i, (grade, colour) in enumerate(_COLOURS.items()):
-        at = _LEFT + 110 * i
+        at = _LEFT + 104 * i
         out.append(f'<circle cx="{at}" cy="16" r="5" fill="{colour}"/><text x="{at + 10}" y="20">{grade}</text>')
     for tick in _TICKS:
         x = _x(tick / 100)

@@ -178,7 +178,18 @@ def first_failure(course: Course) -> RankEnd | None:
     ends = [end for end in course.ends if end.exit]
     if bad is not None:
         ends = [bad, *(end for end in ends if end.exit not in _AS_CANCELLED and end.ended < bad.ended)]
-    return min(ends, key=lambda end: (end.ended, end.rank), default=None)
+    return _first_of(ends)
+
+
+def _first_of(ends: list[RankEnd]) -> RankEnd | None:
+    """Who ended first; of those that fell within a moment, whoever was killed.
+
+    An error may be the reaction to a peer that is gone, and on a busy machine it is written down first; SIGKILL is
+    nobody's reaction.
+    """
+    first = min(ends, key=lambda end: (end.ended, end.rank), default=None)
+    near = [e for e in ends if first and e.exit == 128 + signal.SIGKILL and e.ended - first.ended < _HASTY_S]
+    return min(near, key=lambda end: (end.ended, end.rank), default=first)
 
 
 # A scheduler that cancels a job tells the ranks too, and they may be gone before it tells us: a bad exit is judged a
@@ -205,7 +216,8 @@ class Suspects:
         """The first of them to fail, once it is old enough to be judged; the others ended because of it."""
         if not self.waiting:
             return None
-        first = min(self.waiting, key=lambda r: (r.failed, r.spec.rank))
+        chosen = _first_of([end_of(r) for r in self.waiting])
+        first = next(r for r in self.waiting if chosen and r.spec.rank == chosen.rank)
         crashed = any(r.exit is None and r.failed < first.failed for r in ranks)
         if crashed and now - (first.ended or 0.0) < _CORE_S:
             return None
