@@ -49,7 +49,7 @@ class Durations:
         self._files: dict[str, FileCost] = {}
         self._started: Counter[str] = Counter()
         self._measuring = False
-        self._rerun: list[str] = []
+        self._rerun: dict[str, str] = {}  # what failed the first time: a race that nobody sees is never repaired
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -70,7 +70,8 @@ class Durations:
             told = [value for key, value in report.user_properties if key == _KEY]
             self._add(report.nodeid, json.loads(str(told[-1])) if told else {})
         if getattr(report, "outcome", "") == "rerun":
-            self._rerun.append(report.nodeid)
+            crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
+            self._rerun.setdefault(report.nodeid, " ".join(str(getattr(crash, "message", "")).split())[:300])
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
@@ -108,9 +109,9 @@ class Durations:
             terminalreporter.section(f"slowest files, seconds ({path})")
             for line in table(rows[:_SHOWN]):
                 terminalreporter.write_line(line)
-        again = Counter(self._rerun)
-        told = f"run again because load may disturb them: {len(again)}"
-        terminalreporter.write_line(told + "".join(f"\n  {nodeid}" for nodeid in sorted(again)))
+        told = f"run again because load may disturb them: {len(self._rerun)}"
+        again = (f"\n  {nodeid}: {why}" for nodeid, why in sorted(self._rerun.items()))
+        terminalreporter.write_line(told + "".join(again))
 
     def _write(self, rows: list[tuple[str, FileCost]]) -> Path:
         name = self._config.getoption("durations_table")
