@@ -284,9 +284,10 @@ def _end(at: Submitter, jobs: dict[str, str]) -> str:
     cluster = at.cluster
     cluster.kill_node(cluster.names[6])
     # Slurm looks at limits every 30 s and counts them in minutes. Its word before the end, which `--signal` asks for,
-    # would be a minute of waiting; it is said here, and what follows is Slurm's own.
+    # would be a minute of waiting; it is said here, and what follows is Slurm's own. A moment that has passed when the
+    # controller reads it is refused, hence two seconds from now.
     cluster.client("scancel", "--batch", "--signal=USR1", jobs["timeout"])
-    cluster.client("scontrol", "update", f"JobId={jobs['timeout']}", "EndTime=now")
+    cluster.client("scontrol", "update", f"JobId={jobs['timeout']}", "EndTime=now+2")
     at.slurm.cancel(jobs["cancelled"], NAME, os.getuid())
     (at.workspace / "go").touch()
     urgent = at.submit(SubmitOptions(nodelist=cluster.names[4], partition="urgent"), seconds=0.1)
