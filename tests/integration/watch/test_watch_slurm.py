@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from slurm_cluster import SlurmCluster, need_slurm, no_memory_limits
 from slurm_run import submit_program
-from test_slurm_client import NAME, Submitter, open_job
+from slurm_submitter import NAME, Submitter, open_job
 
 from trackwalker.job.slurm.states import JobState
 from trackwalker.launch.slurm.client import Slurm, SlurmUnreachable
