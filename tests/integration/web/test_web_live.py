@@ -71,6 +71,11 @@ def test_a_running_job_says_how_old_it_is_grows_and_ends(running: Running, look:
         page.locator("#live-words", has_text="ago").wait_for()
         assert "running" in page.inner_text("#live-words")
         assert "updated" in page.inner_text("#live-words")
+        # A long run's words break on a phone instead of making the page wider.
+        page.set_viewport_size({"width": 390, "height": 900})
+        fits = "document.documentElement.scrollWidth <= innerWidth"
+        words = "running, step 1,002,790 of 1,600,000; updated 0.66 s ago"
+        assert page.evaluate(f"() => {{ document.getElementById('live-words').textContent = '{words}'; return {fits}; }}")
         last = "window.jobPage.timeline.data.step.at(-1)"
         before = page.evaluate(last)
         running.grow(5)
