@@ -75,7 +75,9 @@ def test_a_running_job_says_how_old_it_is_grows_and_ends(running: Running, look:
         page.set_viewport_size({"width": 390, "height": 900})
         fits = "document.documentElement.scrollWidth <= innerWidth"
         words = "running, step 1,002,790 of 1,600,000; updated 0.66 s ago"
-        assert page.evaluate(f"() => {{ document.getElementById('live-words').textContent = '{words}'; return {fits}; }}")
+        assert page.evaluate(
+            f"() => {{ document.getElementById('live-words').textContent = '{words}'; return {fits}; }}"
+        )
         last = "window.jobPage.timeline.data.step.at(-1)"
         before = page.evaluate(last)
         running.grow(5)
