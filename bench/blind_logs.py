@@ -18,6 +18,7 @@ from typing import Any
 from trackwalker.diagnose.triage import triage
 from trackwalker.errors import TrackwalkerError
 from trackwalker.job.layout import Job
+from trackwalker.logs.failures.signatures import load
 
 GENERIC = (None, "unclassified", "unknown-death", "python-exception")
 Row = dict[str, Any]
@@ -26,16 +27,18 @@ Row = dict[str, Any]
 def judge(log: Path, answer: Row) -> Row:
     """What triage says of one log, beside what its author says."""
     try:
-        primary = triage(Job(log.stem, log, None)).primary
+        answered = triage(Job(log.stem, log, None))
     except TrackwalkerError:
-        primary = None
-    said = primary.cause if primary else None
+        answered = None
+    primary = answered.primary if answered else None
+    ended_well = answered is not None and answered.status in ("completed", "soft-success")
+    said = primary.cause if primary else "healthy" if ended_well else None
     kind = (primary.kind if primary else "") or ("program" if said == "python-exception" else "")
     classes = [c for c in (answer["class"], *answer.get("also_class", ())) if c]
     row: Row = {"case": log.stem, "source": answer.get("source"), "trainer": answer.get("trainer"), "form": answer.get("form")}  # noqa: E501  # fmt: skip
     row = {key: value for key, value in row.items() if value} | {"class": classes}
     if "cause" in answer:
-        accept = [c for c in (answer["cause"], *answer.get("also", ())) if c]
+        accept = [_cause(c) for c in (answer["cause"], *answer.get("also", ())) if c]
         row |= {"accept": accept, "decidable": answer["decidable"]}
     else:
         accept = list(answer.get("fits", ()))
@@ -48,6 +51,12 @@ def judge(log: Path, answer: Row) -> Row:
         "said": said, "said_class": kind, "right": said in accept, "class_right": kind in classes,
         "specific_wrong": said not in GENERIC and said not in accept,
     }  # fmt: skip
+
+
+def _cause(name: str) -> str:
+    """What the verdict calls it: an author may have written the name of a failure class instead."""
+    known = load().by_id.get(name)
+    return known.cause if known else name
 
 
 def count(rows: list[Row]) -> dict[str, int]:

@@ -27,11 +27,12 @@ _FIELDS = re.compile(r"^\W{0,3}\w+\"?[:=](?:.*?\w\"?[:=]){2}")
 _HEAD = re.compile(
     r"^\W{0,3}(?:(?:Exception in thread \"[^\"]*\" |Caused by: )(?:[a-z_]\w*\.)*|[IWEF]\d{4} [\d:.]+ +\d+ \S+\] |\[NeMo[^\]]*\] ?|thread '[^']*' panicked at \S+ ?|(?:what\(\):|panic:)\s+"  # noqa: E501
     r"|(?:- )?(?:[\w.-]+ )?(?:- )?\[?(?:ERROR|CRITICAL|FATAL|error|critical|fatal)\s*\]?[\s:-]+(?:[\w-]+(?:\.[\w-]+)*: ?)?"  # noqa: E501
-    r"|(?:[\w]+\.)+(?=[A-Z]\w+: ))"
+    r"|(?:[\w]+\.)+(?=[A-Z]\w+: )|NCCL WARN )"
 )
 _HERE = re.compile(
     r"(?i)\b(?:on |of )?(?:this|our) (?:node|rank|host|worker|process|machine)(?:'s)?\b"
     r"|\b(?:(?:global|local|world)[ _]?)?(?:rank|worker|process|task|node|host)[ =:#]{1,2}\d+\b"
+    r"|\b(?:ray)?(?:worker|node|task|actor|job) (?:id|ip address|port|pid): \S+"
 )
 _SERVICE = re.compile(  # barrierd:, tokenguard:, one word of two
     r"^(\W{0,3}[a-z]{3,}?)((?:d|kit|guard|warden|keeper|master|shim|mesh|cast|vault|rt|ctl|agent|net|lib|hub|link|gate|sync|clock|store))(?=(?: \w+)?: )"  # noqa: E501

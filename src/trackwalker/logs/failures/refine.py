@@ -164,6 +164,9 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
             end.tier, end.why = 6, "it came after the request to end"
     _behind_what_was_raised(groups, index)
     reasons = [h for h in asked if h.rank is None and _WITH_A_REASON.search(h.text)]
+    for late in having(groups, "outlived-the-end"):
+        if any(when(h, index) < when(late.first, index) for h in reasons):
+            late.tier, late.why = 6, "the scheduler had said before why it ends the job"
     for lost in having(groups, "victim"):
         if lost.tier in (3, 4) and any(when(h, index) < when(lost.first, index) for h in reasons):
             lost.tier, lost.why = 6, "it came after the scheduler had ended the job"

@@ -87,7 +87,17 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
     for group in sorted(groups, key=lambda g: (g.tier, when(g.first, index))):
         if group is not primary:
             roles.findings.append(_finding(group, _other_role(group, primary, takes_over, completed, index), index))
+    _class_by_the_others(roles)
     return roles
+
+
+def _class_by_the_others(roles: Roles) -> None:
+    """Where the words of what failed lean nowhere, its class is that of what followed from it and is known."""
+    first = roles.primary
+    if first is None or first.kind:
+        return
+    known = next((f.kind for f in roles.findings if f.role == "consequence" and f.kind and not f.unnamed), "")
+    roles.findings[roles.findings.index(first)] = replace(first, kind=known)
 
 
 def _said_before_silence(primary: Group, index: LogIndex) -> bool:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from trackwalker.job.causes import Swept, known
 from trackwalker.job.yaml_files import read_yaml
 from trackwalker.logs.failures import codes
+from trackwalker.logs.failures.structure import counted_none
 from trackwalker.logs.scanning.disk_cache import kept
 from trackwalker.logs.scanning.lines import Body
 from trackwalker.logs.scanning.needles import SHORTEST
@@ -86,8 +87,8 @@ Trait = Literal[
     "end-of-process", "ended-itself", "exception", "exit-word", "hearsay", "heartbeat", "host-memory", "interface",
     "kill", "lacks-library", "lasting", "locked-memory",
     "lost-peer", "meeting", "names-its-host", "needs-room", "no-device", "no-room",
-    "no-witness", "own-end", "refused-credential", "request-to-end", "scheduler-lost-it", "somebody-absent",
-    "speaks-of-peers", "stage-word", "teardown", "traceback", "transfer", "victim", "wrapper",
+    "no-witness", "outlived-the-end", "own-end", "refused-credential", "request-to-end", "scheduler-lost-it",
+    "somebody-absent", "speaks-of-peers", "stage-word", "teardown", "traceback", "transfer", "victim", "wrapper",
 ]  # fmt: skip
 # What else a log can show about a failure class: refine.py says when one holds, the signature what follows from it.
 Condition = Literal[
@@ -163,7 +164,7 @@ class _Rule:
         if at < 0 and self.literal.endswith("\n"):  # the end of the line stands for the newline
             head = self.literal.rstrip("\n")
             at = body.rfind(head) if self.case and body.rstrip().endswith(head) else -1
-        if at < 0:
+        if at < 0 or counted_none(body, at + len(self.literal)):
             return -1
         for expression in self.expressions:
             match = expression.search(body, max(0, at - _AROUND), at + _AROUND)

@@ -186,6 +186,8 @@ _NOT_AN_ERROR = re.compile(
 )
 # A row of a table, "what : how much", that tells of nothing: nvidia-smi -q counts every sort of error it knows.
 _NOTHING = re.compile(r"^[^:=\n]{3,60}?\s*[:=]\s*(?:0|0x0+|N/A|No|None|Not Active|Disabled|Inactive|OK)\s*$")
+# A row of counts, "RUNNING 64  FAILED 0  PREEMPTED 0".
+_ROW, _NONE = re.compile(r"\W*(?:[A-Za-z_-]{3,}[ =:]+\d+\b\W*){3,}"), re.compile(r"[ =:]+0\b(?![.x])")
 _OTHER = re.compile(
     r"(?i)\b(?:peer|rank|worker|process|task|member|participant|node|host|replica|shard owner)s?[ #=:]{1,2}(?P<who>\d{1,6}\b(?!\.\d)|(?=[\w.-]*\d)[a-z][\w.-]{1,60})"  # noqa: E501
 )
@@ -252,6 +254,11 @@ def others_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(m["who"] for m in _OTHER.finditer(text)))[:8]
 
 
+def counted_none(text: str, at: int) -> bool:
+    """Whether a row of counts counts none of what ends at a place."""
+    return _NONE.match(text, at) is not None and _ROW.fullmatch(text) is not None
+
+
 def warns(text: str) -> bool:
     """Whether a line calls itself a warning or less."""
     return _WARNS.search(text[:120]) is not None
@@ -270,6 +277,8 @@ def read(body: Body) -> Told | None:
     fails = _FAILS.search(text, 0, 600)
     ended = number is not None or (code is not None and code != 0)
     if not (level or raised or thrown or fails or ended):
+        return None
+    if fails is not None and counted_none(text, fails.end()):
         return None
     if _NOT_AN_ERROR.search(text, 0, 600) and not raised:
         return None

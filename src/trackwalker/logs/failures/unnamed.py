@@ -14,6 +14,7 @@ from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
+_UNCAUGHT = re.compile(r"(?i)\b(?:uncaught|unhandled)\b")  # what was raised stands below
 _DIGITS = re.compile(r"\d+")
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _LAST_WORDS = 5  # lines: an error with nothing after it
@@ -135,12 +136,13 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
 
 def _announced(own: Hit, groups: list[Group]) -> Group | None:
     """The exception that the same rank raised right below a line that says only that there was one."""
-    if own.told is None or own.told.exception or own.told.severity == FATAL:
+    if own.told is None or own.told.exception or (own.told.severity == FATAL and not _UNCAUGHT.search(own.text)):
         return None
     for group in having(groups, "exception"):
         for hit in group.hits:
             below = hit.file == own.file and 0 < hit.line - own.line <= _TRACEBACK
-            if below and own.rank in (hit.rank, None) and not reacts(hit.text) and group.tier <= 4:
+            same = hit.rank is None or own.rank in (hit.rank, None)
+            if below and same and not reacts(hit.text) and group.tier <= 4:
                 return group
     return None
 
@@ -183,14 +185,15 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     explained by it.
     """
     own = unknown.first
-    victims = [g for g in _lost_somebody(groups) if g.tier <= 4]
+    victims = [g for g in _lost_somebody(groups) if g.tier <= 4 and not _proved(g)]
     victims += [g for g in groups if g not in victims and g.tier <= 4 and waits_for(g, own)]
     if not victims or (reacts(own.text) and (hearsay(own, index) or _later(own, victims, index))):
         return
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]
     lost = {h.rank for g in victims for h in g.hits}
-    if _severity(own) <= SAID and (raised or (own.rank in lost and own.rank is not None)):
-        return  # what somebody raised says more than a last sentence, most of all than one of who lost a peer
+    met = all(not g.has("meeting") for g in victims)
+    if _severity(own) <= SAID and (raised or not met or (own.rank in lost and own.rank is not None)):
+        return  # what somebody raised, or that not all came, says more than what one that came late was doing
     labelled = lost != {None}
     if _severity(own) < ERROR and labelled and own.rank is None and not own.host:
         return  # where ranks are labelled a line without a label is the launcher's
@@ -198,6 +201,11 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
     for group in victims:
         group.tier, group.why = 4, f"{who} reported an error of its own"
+
+
+def _proved(group: Group) -> bool:
+    """Whether the lines of those who wait show by themselves why: then nobody's own words are needed for it."""
+    return group.tier <= 2 and group.cause != group.first.signature.cause
 
 
 def _before_the_signal(unknown: Group, groups: list[Group], index: LogIndex) -> None:

@@ -1,0 +1,87 @@
+"""What comes before unknown words, and what unknown words are no failure at all."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from triage_logs import triage_text
+
+from trackwalker.logs.failures.structure import counted_none
+
+WAITS = (
+    "[rank{rank}]:[E112 10:20:0{rank}.100 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=77, OpType={op}, NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) ran for 600040 milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "said", ["epoch 3 is over after 912 batches here", "sizes differ: rank 0 has 12, rank 2 has 13"]
+)
+def test_ranks_that_wait_in_different_collectives_need_nobodys_own_words(tmp_path: Path, said: str) -> None:
+    waiting = "".join(WAITS.format(rank=r, op="ALLREDUCE", size=12 if r < 2 else 13) for r in range(4))
+    found = triage_text(tmp_path, f"training ...\n[rank3]: {said}\n{waiting}[rank0]: ERROR: {said}\n").primary
+    assert found is not None
+    assert (found.cause, found.kind) == ("collective-mismatch", "program")
+
+
+def test_what_a_late_task_was_doing_is_no_reason_that_not_all_came(tmp_path: Path) -> None:
+    text = (
+        "[task 0] start jax.distributed.initialize(num_processes=4, process_id=0)\n"
+        "[task 2] setup: fetched 40/99 packages\n"
+        "[task 0] Traceback (most recent call last):\n"
+        '[task 0]   File "/app/run.py", line 9, in main\n'
+        "[task 0] jax.errors.JaxRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0.\n"
+        "[task 0] # of tasks that reached the barrier: 3/4.\n"
+        "[task 1] jax.errors.JaxRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0.\n"
+    )
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert found.cause == "rendezvous-incomplete"
+
+
+def test_a_line_that_announces_what_was_not_caught_stands_behind_it(tmp_path: Path) -> None:
+    text = (
+        "[step=4/900]\n    loss=3.2\n[2026-01-02 03:04:05] CRITICAL [app.util:7, rank=5] Uncaught FeederError: thread 2 of the feeder failed\n"
+        'Traceback (most recent call last):\n  File "/job/feed.py", line 71, in read\n    assert len(got) == want\n'
+        "AssertionError: wanted 4096 bytes, got 77\n"
+    )
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert (found.cause, found.text[:15]) == ("python-exception", "AssertionError:")
+
+
+def test_a_limit_comes_before_what_would_not_end_at_it(tmp_path: Path) -> None:
+    text = (
+        "slurmstepd: error: *** STEP 9.0 ON cn-21 CANCELLED AT 2026-02-16T09:04:11 DUE TO TIME LIMIT ***\n"
+        "slurmstepd: error: *** JOB 9 STEPD TERMINATED ON cn-21 AT 2026-02-16T09:05:12 DUE TO JOB NOT ENDING WITH SIGNALS ***\n"
+    )
+    limit = triage_text(tmp_path, text).primary
+    assert limit is not None
+    assert limit.cause == "walltime"
+    alone = triage_text(tmp_path, text.splitlines()[1] + "\n").primary
+    assert alone is not None
+    assert alone.cause == "unkillable-step"
+
+
+def test_a_row_of_counts_that_counts_none_is_no_event(tmp_path: Path) -> None:
+    row = "tasks: 64   RUNNING 64   FAILED 0   PREEMPTED 0   attempts: 0"
+    assert counted_none(row, row.index("PREEMPTED") + len("PREEMPTED"))
+    assert not counted_none(row.replace("PREEMPTED 0", "PREEMPTED 2"), row.index("PREEMPTED") + len("PREEMPTED"))
+    assert not counted_none("lost worker 0", len("lost worker"))
+    failed = triage_text(tmp_path, "ValueError: no such shard\n" + row + "\n").primary
+    assert failed is not None
+    assert failed.cause != "preempted"
+
+
+def test_a_class_that_the_words_do_not_tell_is_that_of_what_followed(tmp_path: Path) -> None:
+    text = (
+        "WARNING worker.py:1829 -- A worker died or was killed while executing a task by an unexpected system error. "
+        "Worker ID: e238e3b1 Node ID: 017cdf83 Worker IP address: 10.8.3.19 Worker port: 10008 Worker PID: 1390\n"
+        "ERROR runner.py:980 -- Trial T_1: Error processing event.\n"
+        "ray.exceptions.RayTaskError: ray::_Inner.train() (pid=1206, ip=10.8.3.19, repr=T)\n"
+    )
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert (found.cause, found.kind) == ("unclassified", "program")
