@@ -74,8 +74,15 @@ def test_incidents_are_triaged_by_keyboard_alone(site: Site, look: Callable[...,
     assert page.evaluate("document.activeElement.closest('tr').dataset.id") == first
     page.keyboard.press("a")
     page.wait_for_selector(f"tr[data-id='{first}']", state="detached")
-    assert page.locator("#told").inner_text() == f"Incident of job {first}: acknowledged"
+    assert page.locator("#told").inner_text() == f"Incident of job {first}: acknowledged (u takes it back)"
+    assert page.locator("#told").is_visible()
     assert page.evaluate("document.activeElement.closest('tr').dataset.id") == second  # the next one, at once
+    assert "in open incidents" in page.locator("#sums").inner_text()  # what is acknowledged is not counted there
+    page.keyboard.press("u")
+    page.wait_for_selector(f"tr[data-id='{first}']")
+    page.locator(f"tr[data-id='{first}'] a.subject").focus()
+    page.keyboard.press("a")
+    page.wait_for_selector(f"tr[data-id='{first}']", state="detached")
     page.keyboard.press("j")
     page.keyboard.press("k")
     page.keyboard.press("r")

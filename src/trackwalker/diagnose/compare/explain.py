@@ -23,6 +23,7 @@ _WITH_A_SIGNATURE = 0.8  # of the interval, where everything else speaks for the
 SPREAD = 0.01  # two runs of one job differ by up to this without a reason that could be found
 _SURE = 0.99  # of the interval, where nothing else speaks for a difference
 _HOW_IT_ENDED = frozenset({"cancelled", "time-limit", "preempted"})  # as another attempt sees it
+_TROUBLE = frozenset({"incident", "insufficient-evidence"})
 _NOT_SPEED = frozenset({"training", "observer", "expected"})  # groups of causes
 
 
@@ -55,7 +56,8 @@ def explain(
     pair = Pair(a, b, own_a, own_b, aligned, changes, deltas, book)
     speed = _speed(pair)
     if failed is None:
-        return _not_well(b, own_b, speed, book) if speed.outcome == "healthy" and _stopped(b, own_b) else speed
+        ill = _stopped(b, own_b) or _slow_elsewhere(b, own_a, own_b, aligned)
+        return _not_well(b, own_b, speed, book) if speed.outcome == "healthy" and ill else speed
     causes = [*failed.causes, *[c for c in speed.causes if speed.outcome == "incident"]]
     actions = [*failed.actions, *(speed.actions if speed.outcome == "incident" else [])]
     return Explanation("incident", f"{failed.summary} {speed.summary}", causes, actions)
@@ -78,11 +80,20 @@ def _stopped(case: Case, own: Verdict) -> bool:
     return own.status in ENDED_BADLY or case.stall is not None
 
 
+def _slow_elsewhere(b: Case, own_a: Verdict, own_b: Verdict, aligned: Aligned) -> bool:
+    """Whether B has trouble that A has not, and steps of its own that A never did: it may lie in those."""
+    if own_b.outcome not in _TROUBLE or own_b.outcome == own_a.outcome:
+        return False
+    return b.timeline is not None and int(b.timeline.steps[-1]) > int(aligned.steps_b[-1])
+
+
 def _not_well(b: Case, own_b: Verdict, speed: Explanation, book: EvidenceBook) -> Explanation:
-    """The steps that both did are alike, but B came to a bad end: that is no healthy run, whatever A did."""
-    causes = [adopt(c, own_b, book, "") for c in own_b.roots if not _slow_only(c)]
+    """The steps that both did are alike, but B is ill in others or ended badly: that is no healthy run."""
+    stopped = _stopped(b, own_b)
+    causes = [adopt(c, own_b, book, "") for c in own_b.roots if not (stopped and _slow_only(c))]
     outcome: Outcome = "incident" if own_b.outcome == "incident" and causes else "insufficient-evidence"
-    text = f"B ({b.job.id}) is not well ({own_b.status}): {own_b.summary} {speed.summary}"
+    how = f" ({own_b.status})" if stopped else " in steps that A never did"
+    text = f"B ({b.job.id}) is not well{how}: {own_b.summary} {speed.summary}"
     return Explanation(
         outcome, text, causes if outcome == "incident" else [], own_b.actions, untestable=speed.untestable
     )

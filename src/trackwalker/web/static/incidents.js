@@ -4,6 +4,7 @@ const told = document.getElementById("told");
 const CALM_MS = 10000;
 let at = "";
 let asked = 0;
+let done = null; // the last mark, to take it back when its row has left the list
 
 const rows = () => [...table.querySelectorAll("tr[data-id]")];
 const current = () => rows().find((row) => row.dataset.id === at) || null;
@@ -53,13 +54,22 @@ const refresh = async () => {
   } catch { /* the server was stopped: the table stays as it is */ }
 };
 
-const mark = async (row, state) => {
-  if (!row || row.dataset.state === state) return;
-  const answer = await fetch(`/incidents/${encodeURIComponent(row.dataset.id)}/mark`, {
+const keep = async (id, state, before) => {
+  const answer = await fetch(`/incidents/${encodeURIComponent(id)}/mark`, {
     method: "POST", headers: { Accept: "application/json" }, body: new URLSearchParams({ state }),
   });
-  told.textContent = answer.ok ? `Incident of job ${row.dataset.id}: ${state}` : "It was not kept";
+  done = answer.ok && before ? { id, before } : null;
+  told.textContent = !answer.ok ? "It was not kept" : `Incident of job ${id}: ${state}${before ? " (u takes it back)" : ""}`;
   await refresh();
+};
+
+const mark = async (row, state) => {
+  if (row && row.dataset.state !== state) await keep(row.dataset.id, state, row.dataset.state);
+};
+
+const takeBack = async () => {
+  if (done) await keep(done.id, done.before, "");
+  else await mark(current(), "open");
 };
 
 table.addEventListener("focusin", (event) => {
@@ -78,7 +88,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
   const does = {
     j: () => move(1), ArrowDown: () => move(1), k: () => move(-1), ArrowUp: () => move(-1),
-    a: () => mark(current(), "acknowledged"), r: () => mark(current(), "resolved"), u: () => mark(current(), "open"),
+    a: () => mark(current(), "acknowledged"), r: () => mark(current(), "resolved"), u: takeBack,
     "/": () => document.getElementById("q").focus(),
   }[event.key];
   if (!does) return;
