@@ -12,6 +12,7 @@ import numpy as np
 
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
+from trackwalker.logs.excerpts.shown import shown
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.failures.ends import ended_first
 from trackwalker.logs.failures.forged import drop_forged
@@ -58,9 +59,8 @@ _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after", b"Completed eval step")
 _FRAME = b'", line '
 _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
-_APART = 3  # steps: lines of ranks interleave
 _QUOTED, _TRACEBACK = 400, 60  # characters of a line that is kept; lines of a traceback, interleaved with others'
-_KNOWS = 5  # a signature of this tier or a lower one says what the line means
+_APART, _KNOWS = 3, 7  # steps: lines of ranks interleave; a signature of this tier or a lower one knows the line
 
 
 @dataclass
@@ -349,6 +349,7 @@ class Gatherer:
         index.hits += waits_for_input(scan, known["input-stall"])
         index.ranks_seen = found.ranks | set(index.steps.last_by_rank)
         self._add_unnamed(scan)
+        index.hits += shown(scan, index.hits, index.steps, known)
         return index
 
     def _add_unnamed(self, scan: Scan) -> None:

@@ -1,0 +1,79 @@
+"""GPUs that run slower than they could, from the numbers and flags of `nvidia-smi`, whatever form it was asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from trackwalker.logs.excerpts.tables import Row, Table, blocks, number_of
+
+_BOX = re.compile(
+    r"\bP(?P<state>\d{1,2})\s+(?P<draw>\d+)W\s*/\s*(?P<cap>\d+)W\s*\|\s*(?P<used>\d+)MiB\s*/\s*(?P<total>\d+)MiB\s*\|\s*(?P<busy>\d+)%"
+)
+_LOWERED = 0.95  # of the default limit
+_SLOW = 0.7  # of the highest clock, or of the other GPUs'
+_BUSY = 30  # percent: an idle GPU lowers its clock by itself
+_LITTLE = 0.01  # of the memory
+_ON_CPU = re.compile(r"(?i)\b(?:us(?:e|ing)|running on|device(?: is| used)?)\W{1,3}(?:device\W{1,3})?cpu\b")
+Shown = tuple[str, int, str]  # a failure class, the line, what it says
+
+
+def slow_gpus(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
+    """Limits, clocks and reasons, of blocks and of tables."""
+    for block in blocks(lines):
+        merged = {name: value for row in block for name, value in row.cells.items()}
+        first = block[0].line
+        yield from _judge(Row(first, lines[first], merged), (), {n: r.line for r in block for n in r.cells}, lines)
+    for table in found:
+        if any("clock" in c or "power" in c or "throttle" in c for c in table.columns):
+            for row in table.rows:
+                yield from _judge(row, table.rows, {}, lines)
+    yield from _boxes(lines)
+
+
+def _judge(row: Row, others: Sequence[Row], at: dict[str, int], lines: Sequence[str]) -> Iterator[Shown]:
+    def shown(signature: str, *words: str) -> Shown:
+        line = next((place for name, place in at.items() if all(w in name for w in words)), row.line)
+        return signature, line, lines[line].strip()
+
+    active = [n for n, value in row.cells.items() if value.strip().lower() == "active"]
+    if any("thermal" in n for n in active):
+        yield shown("throttled", "thermal slowdown")
+    if any("brake" in n for n in active):
+        yield shown("power-capped", "brake")
+    limit = row.number("power", "limit", without=("default", "max", "min", "requested"))
+    usual = row.number("default", "limit")
+    if limit is not None and usual and limit < _LOWERED * usual:
+        yield shown("power-capped", "power", "limit")
+    clock = _clock(row)
+    highest = row.number("max", "sm") or row.number("max", "graphics")
+    peers = [c for other in others if other is not row and (c := _clock(other)) is not None]
+    usual_clock = highest or (median(peers) if len(peers) > 1 else None)
+    busy = row.number("util", "gpu")
+    works = busy is None or busy >= _BUSY
+    idle = any(n.rpartition("/")[2] in ("idle", "gpu_idle") or n.endswith("gpu_idle") for n in active)
+    if clock and usual_clock and clock < _SLOW * usual_clock and works and not idle and (busy is not None or active):
+        yield shown("clock-degraded", "sm")
+
+
+def _clock(row: Row) -> float | None:
+    without = ("max", "throttle", "reason", "application", "default", "deferred")
+    for word in ("sm", "graphics", "gr"):
+        for name, cell in row.cells.items():
+            if "clock" in name and re.search(rf"[./ ]{word}\b", name) and not any(w in name for w in without):
+                return number_of(cell)
+    return None
+
+
+def _boxes(lines: Sequence[str]) -> Iterator[Shown]:
+    """The table that `nvidia-smi` prints without options: one GPU limited below its peers; all idle while steps run."""
+    rows = [(at, match) for at, line in enumerate(lines) if (match := _BOX.search(line))]
+    caps = [int(match["cap"]) for _, match in rows]
+    for at, match in rows:
+        if len(rows) > 2 and int(match["cap"]) < _LOWERED * median(caps) and int(match["busy"]) >= _BUSY:
+            yield "power-capped", at, lines[at].strip()
+    unused = rows and all(int(m["used"]) <= _LITTLE * int(m["total"]) and m["busy"] == "0" for _, m in rows)
+    told = next((at for at, line in enumerate(lines) if _ON_CPU.search(line)), None) if unused else None
+    if told is not None:
+        yield "no-gpu", told, lines[told].strip()

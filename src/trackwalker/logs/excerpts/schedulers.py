@@ -1,0 +1,38 @@
+"""What a scheduler's own tables and events say of why a job ended: it was preempted, or somebody stopped it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from trackwalker.logs.excerpts.gpus import Shown
+
+_REASONS = re.compile(r"(?i)\s(?:reason)\s.*\bmessage\b")
+_EVENT = re.compile(
+    r"^\s*\S.*?\s(?:Normal|Warning)\s+(?P<reason>[A-Z]\w+)\s+(?P<rest>.*)$|^\s*(?:Normal|Warning)\s+(?P<own>[A-Z]\w+)\s+(?P<more>.*)$"
+)
+_PREEMPTS = re.compile(r"(?i)^(?:\w*preempted|preempt|preempting|evictedduetopreempt\w*)$")
+_EVICTS = re.compile(r"(?i)^\w*evict\w*$")
+_FOR_OTHERS = re.compile(r"(?i)\bpreempt|\breclaim|higher.priority|accommodate")
+_CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
+_PERSON = re.compile(
+    r"(?i)\buser (?:has |had )?(?:requested|asked|stopped|cancell?ed|terminated|killed|aborted)\b"
+    r"|\b(?:stopped|cancell?ed|terminated|killed|aborted|deleted|stop requested) by (?:the |a |its )?(?:user|owner|submitter|admin\w*)\b"  # noqa: E501
+    r"|\b(?:stop|cancel|kill)\w* (?:request|command) (?:received )?from (?:the )?(?:user|owner|submitter)\b"
+)
+
+
+def ended_by_schedulers(lines: Sequence[str]) -> Iterator[Shown]:
+    """Events whose reason is preemption, in a table or in an object's conditions; a person's request in words."""
+    for at, line in enumerate(lines):
+        if len(line) > 600:
+            continue
+        event = _EVENT.match(line)
+        if event is not None:
+            reason, rest = event["reason"] or event["own"], event["rest"] or event["more"] or ""
+            if _PREEMPTS.match(reason) or (_EVICTS.match(reason) and _FOR_OTHERS.search(rest)):
+                yield "preempted", at, line.strip()
+        elif (told := _CONDITION.match(line)) and _PREEMPTS.match(told["reason"]):
+            yield "preempted", at, line.strip()
+        if _PERSON.search(line) and "not " not in line:
+            yield "cancelled", at, line.strip()
