@@ -11,6 +11,10 @@ from trackwalker.logs.excerpts.tables import Row, Table, blocks, number_of
 _BOX = re.compile(
     r"\bP(?P<state>\d{1,2})\s+(?P<draw>\d+)W\s*/\s*(?P<cap>\d+)W\s*\|\s*(?P<used>\d+)MiB\s*/\s*(?P<total>\d+)MiB\s*\|\s*(?P<busy>\d+)%"
 )
+_PROCESS = re.compile(
+    r"^\|\s+(?P<gpu>\d+)\s+(?:\S+\s+\S+\s+)?(?P<pid>\d+)\s+C(?:\+G)?\s+(?P<name>\S.*?)\s+(?P<used>\d+)MiB\s*\|\s*$"
+)
+_SHARE = 500  # MiB: less is what a display or a tool takes
 _LOWERED = 0.95  # of the default limit
 _SLOW = 0.7  # of the highest clock, or of the other GPUs'
 _BUSY = 30  # percent: an idle GPU lowers its clock by itself
@@ -26,10 +30,11 @@ def slow_gpus(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
         first = block[0].line
         yield from _judge(Row(first, lines[first], merged), (), {n: r.line for r in block for n in r.cells}, lines)
     for table in found:
-        if any("clock" in c or "power" in c or "throttle" in c for c in table.columns):
+        if any("clock" in c or "clk" in c or "power" in c or "throttle" in c for c in table.columns):
             for row in table.rows:
                 yield from _judge(row, table.rows, {}, lines)
     yield from _boxes(lines)
+    yield from _others(lines)
 
 
 def _judge(row: Row, others: Sequence[Row], at: dict[str, int], lines: Sequence[str]) -> Iterator[Shown]:
@@ -50,7 +55,10 @@ def _judge(row: Row, others: Sequence[Row], at: dict[str, int], lines: Sequence[
     highest = row.number("max", "sm") or row.number("max", "graphics")
     peers = [c for other in others if other is not row and (c := _clock(other)) is not None]
     usual_clock = highest or (median(peers) if len(peers) > 1 else None)
-    busy = row.number("util", "gpu")
+    busy = next((n for w in (("util", "gpu"), ("gpu%",)) if (n := row.number(*w)) is not None), None)
+    busy = number_of(row.cells["sm"]) if busy is None and "pclk" in row.cells and "sm" in row.cells else busy
+    if number_of(row.cells.get("tviol", "")):
+        yield shown("throttled")
     works = busy is None or busy >= _BUSY
     idle = any(n.rpartition("/")[2] in ("idle", "gpu_idle") or n.endswith("gpu_idle") for n in active)
     if clock and usual_clock and clock < _SLOW * usual_clock and works and not idle and (busy is not None or active):
@@ -58,6 +66,9 @@ def _judge(row: Row, others: Sequence[Row], at: dict[str, int], lines: Sequence[
 
 
 def _clock(row: Row) -> float | None:
+    for name in ("pclk", "sclk"):
+        if name in row.cells:
+            return number_of(row.cells[name])
     without = ("max", "throttle", "reason", "application", "default", "deferred")
     for word in ("sm", "graphics", "gr"):
         for name, cell in row.cells.items():
@@ -77,3 +88,16 @@ def _boxes(lines: Sequence[str]) -> Iterator[Shown]:
     told = next((at for at, line in enumerate(lines) if _ON_CPU.search(line)), None) if unused else None
     if told is not None:
         yield "no-gpu", told, lines[told].strip()
+
+
+def _others(lines: Sequence[str]) -> Iterator[Shown]:
+    """Two programs on one GPU, by the table of processes; a program's own ranks have one name."""
+    seen: dict[str, set[str]] = {}
+    for at, line in enumerate(lines):
+        match = _PROCESS.match(line)
+        if match is None or int(match["used"]) < _SHARE:
+            continue
+        names = seen.setdefault(match["gpu"], set())
+        names.add(match["name"].split()[0].rpartition("/")[2])
+        if len(names) == 2:
+            yield "gpu-shared", at, line.strip()

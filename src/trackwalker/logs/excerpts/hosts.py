@@ -72,7 +72,7 @@ def _memory(lines: Sequence[str]) -> Iterator[Shown]:
 
 
 def _rises(values: Sequence[float]) -> bool:
-    """Whether every value is above the one before and the last step is no smaller than half the usual one."""
+    """Whether every value is above the one before and the last step is no smaller than a quarter of the usual one."""
     if len(values) < _SAMPLES or any(b <= a for a, b in pairwise(values)):
         return False
-    return values[-1] - values[-2] >= 0.5 * (values[-1] - values[0]) / (len(values) - 1)
+    return values[-1] - values[-2] >= 0.25 * (values[-1] - values[0]) / (len(values) - 1)

@@ -34,8 +34,10 @@ _COMPILES = re.compile(
     r"(?i)\b(?:re)?(?:compiling|tracing)\b(?: function| module)? [`'\"]?(?P<what>[A-Za-z_][\w.<>]*)\b(?P<shapes>.{0,400})"  # noqa: E501
 )
 _COMPILE_ID = re.compile(r"\] \[(?P<frame>\d+)/(?P<count>\d+)\] ")
+_OUT_OF = re.compile(r"(?P<much>\d+) out of the last \d+ calls to .{1,200}retrac")
 _METRIC = re.compile(r"^(?:Metric|Counter): (?P<name>\w+)")
 _VALUE = re.compile(r"^\s+(?:TotalSamples|Value): (?P<much>\d+)")
+_SETS_UP = 3  # lines at the end
 _AGAIN = 3  # times, in different shapes
 _OFTEN = 8  # compilations of one frame
 _NCCL_TEST = re.compile(r"^#\s+nThread \d+ nGpus \d+|^(?:\$ )?.*\b\w+_perf +-b ")
@@ -46,6 +48,7 @@ _ENDED = re.compile(
 _MATRIX = re.compile(r"P2P=(?P<on>Enabled|Disabled) Bandwidth")
 _MATRIX_ROW = re.compile(r"^\s*(?P<row>\d+)((?:\s+\d+(?:\.\d+)?){2,})\s*$")
 _WORSE = 0.6
+_LARGE, _POOR = 1 << 20, 1.5  # bytes; GB/s, less than one fast Ethernet port
 _SLOW_WORDS = re.compile(
     r"(?i)\b\d+(?:\.\d+)?\s?(?:x|times|-fold) slow\w*|\b(?:much|very|extremely|too|so|getting|gets|became|become|is|runs?|training) slow(?:er|ly)?\b"  # noqa: E501
     r"|\bslow(?:er|s down|ed down)\b|\bslow training\b|\b(?:low|poor|bad|half the) (?:gpu )?(?:util\w*|bandwidth|throughput|performance|busbw)\b"  # noqa: E501
@@ -83,6 +86,9 @@ def ended_well(lines: Sequence[str]) -> Iterator[Shown]:
 
 def slow_words(lines: Sequence[str]) -> Iterator[Shown]:
     """Words that tell of slowness or of an end without an error, and of no cause."""
+    spoken = [at for at, line in enumerate(lines) if line.strip()]
+    if spoken and all("NCCL INFO" in lines[at] for at in spoken[-_SETS_UP:]) and len(spoken) > _SETS_UP:
+        yield "slow-words", spoken[-1], f"the last words are of NCCL's set-up: {lines[spoken[-1]].strip()}"
     for at, line in enumerate(lines):
         told = len(line) < 400 and (_SLOW_WORDS.search(line) or _NO_MORE.search(line))
         if told and not warns(line) and not _MAY_BE.search(line):
@@ -124,6 +130,8 @@ def _compiled_again(lines: Sequence[str]) -> Iterator[Shown]:
             frames[match["frame"]].add(int(match["count"]))
             if max(frames[match["frame"]]) >= _OFTEN and len(frames[match["frame"]]) == _AGAIN:
                 yield "recompilation", at, line.strip()
+        if (match := _OUT_OF.search(line, 0, 300)) and int(match["much"]) >= _AGAIN:
+            yield "recompilation", at, line.strip()
         if match := _METRIC.match(line):
             name = match["name"]
         elif name and (match := _VALUE.match(line)):
@@ -143,6 +151,11 @@ def _nccl_tests(lines: Sequence[str]) -> Iterator[Shown]:
     ended = any(_ENDED.search(line) for line in lines) or any(_RESULT.match(line) for line in lines)
     if not ended:
         yield "held-up", last, lines[last].strip()
+    for at, line in enumerate(lines):
+        match = _RESULT.match(line)
+        if match and int(line.split()[0]) >= _LARGE and float(match["bus"]) < _POOR:
+            yield "slow-words", at, f"bus bandwidth of a NCCL collective: {line.strip()}"
+            break
     without = next((at for at, line in enumerate(lines) if "NCCL_P2P_DISABLE=1" in line), None)
     if without is not None and any(_RESULT.match(x) or "Avg bus" in x for x in lines[without:]):
         before = lines[:without]
@@ -152,7 +165,9 @@ def _nccl_tests(lines: Sequence[str]) -> Iterator[Shown]:
 
 def _matrices(lines: Sequence[str]) -> Iterator[Shown]:
     """The bandwidth between GPUs, with and without direct access: direct access that is slower does not work."""
-    kind, speeds, begun = "", defaultdict(list), {}
+    kind = ""
+    speeds: dict[str, list[float]] = defaultdict(list)
+    begun: dict[str, int] = {}
     for at, line in enumerate(lines):
         if match := _MATRIX.search(line):
             kind = match["on"]

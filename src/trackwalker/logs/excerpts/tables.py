@@ -120,5 +120,5 @@ def _by_gap(line: str) -> list[str]:
 
 
 def _by_blank(line: str) -> list[str]:
-    words = line.split()
+    words = line.removeprefix("#").split()
     return words if len(words) < 60 else []
