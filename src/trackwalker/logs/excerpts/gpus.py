@@ -79,6 +79,9 @@ def _clock(row: Row) -> float | None:
 
 def _boxes(lines: Sequence[str]) -> Iterator[Shown]:
     """The table that `nvidia-smi` prints without options: one GPU limited below its peers; all idle while steps run."""
+    for at, line in enumerate(lines):
+        if line.startswith("|") and "ERR!" in line:  # a reading that the driver could not take
+            yield "gpu-driver-fault", at, line.strip()
     rows = [(at, match) for at, line in enumerate(lines) if (match := _BOX.search(line))]
     caps = [int(match["cap"]) for _, match in rows]
     for at, match in rows:

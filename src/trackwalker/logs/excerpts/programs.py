@@ -148,7 +148,9 @@ def _nccl_tests(lines: Sequence[str]) -> Iterator[Shown]:
     if not begun:
         return
     last = begun[-1]
-    ended = any(_ENDED.search(line) for line in lines) or any(_RESULT.match(line) for line in lines)
+    spoken = [line for line in lines if "NCCL INFO" not in line]
+    ended = any(_RESULT.match(line) or line.startswith("# Avg") for line in lines)
+    ended = ended or any(_ENDED.search(line) for line in spoken if not line.lstrip().startswith("#"))
     if not ended:
         yield "held-up", last, lines[last].strip()
     for at, line in enumerate(lines):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from trackwalker.logs.excerpts.gpus import Shown
+from trackwalker.logs.excerpts.tables import Table
 
 _REASONS = re.compile(r"(?i)\s(?:reason)\s.*\bmessage\b")
 _EVENT = re.compile(
@@ -14,12 +15,25 @@ _EVENT = re.compile(
 _PREEMPTS = re.compile(r"(?i)^(?:\w*preempted|preempt|preempting|evictedduetopreempt\w*)$")
 _EVICTS = re.compile(r"(?i)^\w*evict\w*$")
 _FOR_OTHERS = re.compile(r"(?i)\bpreempt|\breclaim|higher.priority|accommodate")
+_WELL = ("Running", "Completed", "Succeeded", "Terminating")
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
 _PERSON = re.compile(
     r"(?i)\buser (?:has |had )?(?:requested|asked|stopped|cancell?ed|terminated|killed|aborted)\b"
     r"|\b(?:stopped|cancell?ed|terminated|killed|aborted|deleted|stop requested) by (?:the |a |its )?(?:user|owner|submitter|admin\w*)\b"  # noqa: E501
     r"|\b(?:stop|cancel|kill)\w* (?:request|command) (?:received )?from (?:the )?(?:user|owner|submitter)\b"
 )
+
+
+def not_placed(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
+    """Pods that are not running by the table of them, and what a scheduler warns of."""
+    for table in found:
+        if {"name", "ready", "status"} <= set(table.columns):
+            for row in table.rows:
+                if row.cells["status"] not in _WELL:
+                    yield "pod-not-started", row.line, row.text.strip()
+    for at, line in enumerate(lines):
+        if (event := _EVENT.match(line)) and re.search(r"\bWarning\b", line[: event.end()]) and len(line) < 600:
+            yield "pod-not-started", at, line.strip()
 
 
 def ended_by_schedulers(lines: Sequence[str]) -> Iterator[Shown]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from trackwalker.logs.excerpts.gpus import Shown, slow_gpus
 from trackwalker.logs.excerpts.hosts import busy_hosts
 from trackwalker.logs.excerpts.programs import ended_well, slow_programs, slow_words
-from trackwalker.logs.excerpts.times import long_saves, slower_steps  # noqa: F401
-from trackwalker.logs.excerpts.schedulers import ended_by_schedulers
+from trackwalker.logs.excerpts.times import long_saves, slower_steps  # noqa: F401, RUF100
+from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed
 from trackwalker.logs.excerpts.tables import tables
 from trackwalker.logs.scanning.gathered import Hit
 from trackwalker.logs.scanning.lines import clean
@@ -45,7 +45,7 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
     for each in slower_steps(lines) if not said else ():
         said.setdefault(each[0], []).append(each)
     if not said and not any(hit.signature.order <= _SLOWS for hit in hits):
-        for each in slow_words(lines):
+        for each in chain(not_placed(lines, found), slow_words(lines)):
             said.setdefault(each[0], []).append(each)
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
