@@ -59,8 +59,8 @@ _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after", b"Completed eval step")
 _FRAME = b'", line '
 _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
-_QUOTED, _TRACEBACK = 400, 60  # characters of a line that is kept; lines of a traceback, interleaved with others'
-_APART, _KNOWS = 3, 7  # steps: lines of ranks interleave; a signature of this tier or a lower one knows the line
+_QUOTED, _TRACEBACK, _APART = 400, 60, 3  # characters that are kept; lines of a traceback and steps, interleaved
+_KNOWS = 7  # a signature of this tier or a lower one says what the line means
 
 
 @dataclass
