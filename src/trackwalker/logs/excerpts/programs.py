@@ -47,6 +47,9 @@ _ENDED = re.compile(
 )
 _MATRIX = re.compile(r"P2P=(?P<on>Enabled|Disabled) Bandwidth")
 _MATRIX_ROW = re.compile(r"^\s*(?P<row>\d+)((?:\s+\d+(?:\.\d+)?){2,})\s*$")
+_MEMBER = re.compile(
+    r"(?i)(?:init|join|connect|rendezvous|start|register|distributed).{0,80}?\b(?:member|rank|worker|node|process)s?\b\W{0,3}(?P<who>\d+) ?(?:/|of|out of) ?(?P<of>\d+)\b"  # noqa: E501
+)
 _WORSE = 0.6
 _LARGE, _POOR = 1 << 20, 1.5  # bytes; GB/s, less than one fast Ethernet port
 _SLOW_WORDS = re.compile(
@@ -62,6 +65,7 @@ _NO_MORE = re.compile(
 _AT_ITS_END = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
     r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit"  # noqa: E501
+    r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (\d+)/\1 |\bdriver shutting down\b"
 )
 _MAY_BE = re.compile(
     r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|to avoid|consider|please|often|usually|expect\w*)\b|WARN"  # noqa: E501
@@ -73,6 +77,7 @@ def slow_programs(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Show
     yield from _waits(lines, found)
     yield from _compiled_again(lines)
     yield from _nccl_tests(lines)
+    yield from _members(lines)
     yield from _matrices(lines)
 
 
@@ -163,6 +168,17 @@ def _nccl_tests(lines: Sequence[str]) -> Iterator[Shown]:
         before = lines[:without]
         if any(_NCCL_TEST.match(x.lstrip()) for x in before) and not any(_RESULT.match(x) for x in before):
             yield "p2p-partial", without, lines[without].strip()
+
+
+def _members(lines: Sequence[str]) -> Iterator[Shown]:
+    """The last words are of members that came to a meeting, and they are fewer than all."""
+    seen = [(at, match) for at, line in enumerate(lines) if (match := _MEMBER.search(line, 0, 300))]
+    spoken = [at for at, line in enumerate(lines) if line.strip() and line.strip() != "^C"]
+    if not seen or spoken[-1] - seen[-1][0] > _SETS_UP:
+        return
+    came, wanted = {m["who"] for _, m in seen}, {int(m["of"]) for _, m in seen}
+    if len(wanted) == 1 and len(came) < max(wanted):
+        yield "rendezvous-incomplete", seen[-1][0], lines[seen[-1][0]].strip()
 
 
 def _matrices(lines: Sequence[str]) -> Iterator[Shown]:

@@ -30,7 +30,7 @@ from trackwalker.logs.scanning.index import Hit, LogIndex
 STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
 KILLED = frozenset({137})
 CANCELS = frozenset({130, 143})
-_REPORT = 8  # lines
+_REPORT, _BESIDE = 8, 3  # lines
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b|NET/OFI .*completed with error")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
@@ -225,17 +225,17 @@ def _named_too_much(groups: list[Group]) -> None:
             group.become("no-transport-told", "MPI did not start; its lines name no network")
     if end := only(groups, "at-the-end"):
         after = [g for g in groups if g.tier <= 4]
-        parting = [g for g in after if g.first.line > end.first.line and _parts(g)]
+        parting = [g for g in after if g.first.line >= end.first.line - _BESIDE and _parts(g, end.first.line)]
         if after and len(parting) == len(after):
             end.tier, end.why = 3, "the program had reached its end before"
             for group in parting:
                 group.tier, group.why = 6, "it was printed on the way out"
 
 
-def _parts(group: Group) -> bool:
-    """Whether all of a class tells only of lost peers or of how processes ended."""
+def _parts(group: Group, line: int) -> bool:
+    """Whether all of a class tells only of lost peers, of how processes ended or of the end itself."""
     victims = having([group], "own-end", "end-of-process", *VICTIMS)
-    return bool(victims) or all(reacts(h.text) for h in group.hits)
+    return bool(victims) or all(reacts(h.text) or h.line == line for h in group.hits)
 
 
 def _behind_what_was_raised(groups: list[Group], index: LogIndex) -> None:
