@@ -109,6 +109,18 @@ CASES = {
     ),
     "steps alike": ("\n".join(f"iteration {i} took 0.9{i} s" for i in range(7)), None),
     "a save that took long": ("step 4 loss 2.0\nFinished saving the checkpoint in 402.1 seconds.\n", "storage-degradation"),  # noqa: E501
+    "a loader that stalls now and then": (
+        "".join(f"Epoch: [0][{i}/50]\tTime {t} (8.01)\tData {d} (7.72)\n" for i, (t, d) in enumerate(((0.154, 0.001), (0.154, 0.001), (67.6, 67.5), (0.16, 0.001)))),  # noqa: E501
+        "input-stall",
+    ),
+    "compilations in every report": (
+        "".join(f"Metric: CompileTime\n  TotalSamples: {n}\nMetric: ExecuteTime\n  TotalSamples: {4 * n}\n" for n in (2, 5, 8)), "recompilation",  # noqa: E501
+    ),
+    "a state of a job": ("  JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)\n  2 gpu t u NF 2:55 1 n231\n", "node-death"),  # noqa: E501
+    "a state that a rank prints": ("[rank0]: JOBID NAME ST NODELIST\n[rank0]: 2 t NF n231\n", None),
+    "a job that waits": ("  JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)\n  2 gpu t u PD 0:00 1 (Resources)\n", "unclassified"),  # noqa: E501
+    "members that are fewer than all": ("initializing: GLOBAL_RANK: 0, MEMBER: 1/4\ninitializing: GLOBAL_RANK: 1, MEMBER: 2/4\n", "rendezvous-incomplete"),  # noqa: E501
+    "members that all came": ("initializing: GLOBAL_RANK: 0, MEMBER: 1/2\ninitializing: GLOBAL_RANK: 1, MEMBER: 2/2\n", None),  # noqa: E501
     "words alone": ("training is 4x slower since Monday\n", "unclassified"),
     "words of advice": ("this setting can make training slower\n", None),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 
 from trackwalker.logs.excerpts.gpus import Shown
@@ -54,7 +55,7 @@ _WORSE = 0.6
 _LARGE, _POOR = 1 << 20, 1.5  # bytes; GB/s, less than one fast Ethernet port
 _SLOW_WORDS = re.compile(
     r"(?i)\b\d+(?:\.\d+)?\s?(?:x|times|-fold) slow\w*|\b(?:much|very|extremely|too|so|getting|gets|became|become|is|runs?|training) slow(?:er|ly)?\b"  # noqa: E501
-    r"|\bslow(?:er|s down|ed down)\b|\bslow training\b|\b(?:low|poor|bad|half the) (?:gpu )?(?:util\w*|bandwidth|throughput|performance|busbw)\b"  # noqa: E501
+    r"|\(downgraded\)|\bslow(?:er|s down|ed down)\b|\bslow training\b|\b(?:low|poor|bad|half the) (?:gpu )?(?:util\w*|bandwidth|throughput|performance|busbw)\b"  # noqa: E501
     r"|\b(?:from|was) (?:about )?\d+(?:\.\d+)? ?(?:m?s|sec\w*|min\w*)\b.{0,30}\b(?:to|now) (?:about )?\d+(?:\.\d+)? ?(?:m?s|sec\w*|min\w*)\b"  # noqa: E501
 )
 _NO_MORE = re.compile(
@@ -101,17 +102,19 @@ def slow_words(lines: Sequence[str]) -> Iterator[Shown]:
 
 
 def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
-    shares: list[tuple[float, int]] = []
+    waited: list[tuple[float, float, int]] = []
     for at, line in enumerate(lines):
         told = [(m["name"].rpartition(".")[2], float(m["much"])) for m in _TIMED.finditer(line, 0, 600)]
         waits = next((much for name, much in told if _INPUT.match(name)), None)
         whole = next((much for name, much in told if _WHOLE.match(name)), None)
         work = [much for name, much in told if _WORK.match(name)]
         total = whole if whole is not None else (waits or 0.0) + sum(work) if work else None
-        if waits is not None and total:
-            shares.append((waits / total, at))
-    if len(shares) >= _SHOWN and _MOSTLY <= median(share for share, _ in shares) <= 1.0:
-        yield "input-stall", shares[-1][1], lines[shares[-1][1]].strip()
+        if waits is not None and total and waits <= total:
+            waited.append((waits, total, at))
+    # All together: a loader that stalls now and then holds few steps up, each for long.
+    spent = sum(total for _, total, _ in waited)
+    if len(waited) >= _SHOWN and sum(waits for waits, _, _ in waited) >= _MOSTLY * spent:
+        yield "input-stall", waited[-1][2], lines[waited[-1][2]].strip()
     for table in found:
         percent = [c for c in table.columns if "%" in c]
         for row in table.rows if percent else ():
@@ -123,7 +126,7 @@ def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
 def _compiled_again(lines: Sequence[str]) -> Iterator[Shown]:
     shapes: dict[str, set[str]] = defaultdict(set)
     frames: dict[str, set[int]] = defaultdict(set)
-    metrics: dict[str, tuple[int, int]] = {}
+    metrics: dict[str, list[tuple[int, int]]] = defaultdict(list)
     name = ""
     for at, line in enumerate(lines):
         if match := _COMPILES.search(line, 0, 300):
@@ -140,10 +143,13 @@ def _compiled_again(lines: Sequence[str]) -> Iterator[Shown]:
         if match := _METRIC.match(line):
             name = match["name"]
         elif name and (match := _VALUE.match(line)):
-            metrics.setdefault(name, (int(match["much"]), at))
-    compiled, at = metrics.get("UncachedCompile", metrics.get("CompileTime", (0, 0)))
-    ran = metrics.get("ExecuteTime", (0, 0))[0]
-    if compiled >= 2 * _OFTEN and compiled >= _MOSTLY * ran:
+            metrics[name].append((int(match["much"]), at))
+            name = ""
+    compiles = metrics["UncachedCompile"] or metrics["CompileTime"] or [(0, 0)]
+    ran = (metrics["ExecuteTime"] or [(0, 0)])[-1][0]
+    compiled, at = compiles[-1]
+    again = len(compiles) >= _AGAIN and all(b[0] > a[0] for a, b in pairwise(compiles))  # in every report
+    if again or (compiled >= 2 * _OFTEN and compiled >= _MOSTLY * ran):
         yield "recompilation", at - 1, f"{lines[at - 1].strip()} {lines[at].strip()}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trackwalker.logs.excerpts.gpus import Shown
 from trackwalker.logs.excerpts.tables import Table
@@ -15,6 +15,7 @@ _EVENT = re.compile(
 _PREEMPTS = re.compile(r"(?i)^(?:\w*preempted|preempt|preempting|evictedduetopreempt\w*)$")
 _EVICTS = re.compile(r"(?i)^\w*evict\w*$")
 _FOR_OTHERS = re.compile(r"(?i)\bpreempt|\breclaim|higher.priority|accommodate")
+_SHORT = {"NF": "NODE_FAIL", "PR": "PREEMPTED", "CA": "CANCELLED", "TO": "TIMEOUT", "OOM": "OUT_OF_MEMORY"}
 _WELL = ("Running", "Completed", "Succeeded", "Terminating")
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
 _PERSON = re.compile(
@@ -22,6 +23,20 @@ _PERSON = re.compile(
     r"|\b(?:stopped|cancell?ed|terminated|killed|aborted|deleted|stop requested) by (?:the |a |its )?(?:user|owner|submitter|admin\w*)\b"  # noqa: E501
     r"|\b(?:stop|cancel|kill)\w* (?:request|command) (?:received )?from (?:the )?(?:user|owner|submitter)\b"
 )
+
+
+def states(found: Iterable[Table], known: Mapping[str, str]) -> Iterator[Shown]:
+    """Slurm's states of jobs in a table of them; `known` has the failure class of each."""
+    for table in found:
+        column = next((c for c in ("state", "st") if c in table.columns), None)
+        if column is None or not table.columns[0].startswith("jobid"):
+            continue
+        for row in table.rows:
+            state = row.cells[column].rstrip("+")
+            if (signature := known.get(_SHORT.get(state, state))) is not None:
+                yield signature, row.line, row.text.strip()
+            elif state in ("PD", "PENDING"):
+                yield "slow-words", row.line, f"the scheduler has not started it: {row.text.strip()}"
 
 
 def not_placed(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
