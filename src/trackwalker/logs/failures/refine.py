@@ -214,7 +214,9 @@ def _named_too_much(groups: list[Group]) -> None:
     """A specific name whose line does not carry it: a file of the data, another program, MPI without a transport."""
     for group in having(groups, "damaged-file"):
         told = [f"{h.text} {h.frame}" for h in group.hits]
-        if any(_DATA_FRAME.search(h.frame) for h in group.hits) and not any(_CHECKPOINT.search(each) for each in told):
+        if any(h.of_data or _DATA_FRAME.search(h.frame) for h in group.hits) and not any(
+            _CHECKPOINT.search(each) for each in told
+        ):
             group.become("of-the-data", "what could not be read is a file of the data")
     for group in having(groups, "end-by-signal"):
         programs = [_KERNEL_SAYS.search(h.text) for h in group.hits]

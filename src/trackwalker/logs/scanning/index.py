@@ -59,7 +59,7 @@ _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after", b"Completed eval step")
 _FRAME = b'", line '
 _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
-_QUOTED, _TRACEBACK, _APART = 400, 60, 3  # characters that are kept; lines of a traceback and steps, interleaved
+_QUOTED, _APART = 400, 3  # characters of a line that is kept; steps by which ranks' lines are interleaved
 _KNOWS = 7  # a signature of this tier or a lower one says what the line means
 
 
@@ -356,8 +356,7 @@ class Gatherer:
         """The error lines that no signature knows, and of exceptions where they were raised."""
         index, unnamed, main = self._index, self._signatures.unnamed, scan.path.name
         for hit in index.hits:
-            frames = self.gathered.mined.frames.get((hit.file, hit.rank), ())
-            hit.frame = next((where for at, where in frames if 0 <= hit.line - at <= _TRACEBACK), "")
+            hit.frame, hit.of_data = self.gathered.mined.stands(hit.file, hit.rank, hit.line)
         if unnamed is None:
             return
         found = new_errors(self.gathered.mined, index.steps, main, index.places.prompts)
