@@ -23,6 +23,12 @@ _ON_CPU = re.compile(r"(?i)\b(?:us(?:e|ing)|running on|device(?: is| used)?)\W{1
 Shown = tuple[str, int, str]  # a failure class, the line, what it says
 
 
+_OF_MOST = re.compile(r"(?i)(?P<clock>\d{2,4}) ?MHz\W{1,3}(?:max|of|maximum|peak|/)\W{1,3}(?P<most>\d{3,4}) ?MHz")
+_REASON = re.compile(
+    r"(?i)throttl\w*.{0,40}?\b(?:HW_|SW_)?(?P<heat>THERMAL)|throttl\w*.{0,40}?\b(?:HW_|SW_)?(?P<power>POWER)"
+)
+
+
 def slow_gpus(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     """Limits, clocks and reasons, of blocks and of tables."""
     for block in blocks(lines):
@@ -33,6 +39,11 @@ def slow_gpus(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
         if any("clock" in c or "clk" in c or "power" in c or "throttle" in c for c in table.columns):
             for row in table.rows:
                 yield from _judge(row, table.rows, {}, lines)
+    for at, line in enumerate(lines):
+        if (match := _REASON.search(line, 0, 400)) and "ctive" not in line:
+            yield ("throttled" if match["heat"] else "power-capped"), at, line.strip()
+        elif (match := _OF_MOST.search(line, 0, 400)) and float(match["clock"]) < _SLOW * float(match["most"]):
+            yield "clock-degraded", at, line.strip()
     yield from _boxes(lines)
     yield from _others(lines)
 

@@ -18,6 +18,7 @@ from trackwalker.logs.failures.structure import warns
 _TIMED = re.compile(
     r"(?P<name>[A-Za-z][\w+/.]*(?:[ _](?:time|wait|load(?:ing)?|t))?(?:\(\w*\))?) ?(?:[:=]\s*|\s{1,8})(?P<much>\d+\.\d+)"  # noqa: E501
 )
+_LAST = re.compile(r"[./]")
 _INPUT = re.compile(
     r"(?i)^(?:(?:t_?)?data(?:_?(?:t|time|load(?:er|ing)?|wait|fetch)\w*|[ _](?:time|wait|load(?:ing)?|t))?|(?:batch_)?load(?:er|ing)?(?:[ _](?:time|t))?"  # noqa: E501
     r"|rtime|fetch\w*|read(?:[ _]?time)|next\(\w*\)|input[ _](?:time|wait))$"
@@ -56,6 +57,8 @@ _LARGE, _POOR = 1 << 20, 1.5  # bytes; GB/s, less than one fast Ethernet port
 _SLOW_WORDS = re.compile(
     r"(?i)\b\d+(?:\.\d+)?\s?(?:x|times|-fold) slow\w*|\b(?:much|very|extremely|too|so|getting|gets|became|become|is|runs?|training) slow(?:er|ly)?\b"  # noqa: E501
     r"|\(downgraded\)|\bslow(?:er|s down|ed down)\b|\bslow training\b|\b(?:low|poor|bad|half the) (?:gpu )?(?:util\w*|bandwidth|throughput|performance|busbw)\b"  # noqa: E501
+    r"|\b(?:drop\w*|fell|falls|decreas\w+|went down) (?:from .{1,40}? )?to \S|\bwaiting (?:for|on) (?:the )?(?:data|input|batch\w*|loader)\b"  # noqa: E501
+    r"|\bgpu[ -]util\w*\W{1,4}(?:is |at |only |about |~ ?)*[1-4]?\d(?:-\d+)? ?%"
     r"|\b(?:from|was) (?:about )?\d+(?:\.\d+)? ?(?:m?s|sec\w*|min\w*)\b.{0,30}\b(?:to|now) (?:about )?\d+(?:\.\d+)? ?(?:m?s|sec\w*|min\w*)\b"  # noqa: E501
 )
 _NO_MORE = re.compile(
@@ -104,7 +107,7 @@ def slow_words(lines: Sequence[str]) -> Iterator[Shown]:
 def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     waited: list[tuple[float, float, int]] = []
     for at, line in enumerate(lines):
-        told = [(m["name"].rpartition(".")[2], float(m["much"])) for m in _TIMED.finditer(line, 0, 600)]
+        told = [(_LAST.split(m["name"])[-1], float(m["much"])) for m in _TIMED.finditer(line, 0, 600)]
         waits = next((much for name, much in told if _INPUT.match(name)), None)
         whole = next((much for name, much in told if _WHOLE.match(name)), None)
         work = [much for name, much in told if _WORK.match(name)]

@@ -18,9 +18,14 @@ _FOR_OTHERS = re.compile(r"(?i)\bpreempt|\breclaim|higher.priority|accommodate")
 _SHORT = {"NF": "NODE_FAIL", "PR": "PREEMPTED", "CA": "CANCELLED", "TO": "TIMEOUT", "OOM": "OUT_OF_MEMORY"}
 _WELL = ("Running", "Completed", "Succeeded", "Terminating")
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
+_IF = re.compile(r"(?i)\b(?:if|when|whether|not|could|may|might|can|or)\b")
+_NOTICE = re.compile(
+    r"(?i)\b(?:spot|preemptible|instance|node|vm|capacity)\b.{0,40}\b(?:interruption|reclaim\w*|preemption|termination) notice\b|\b(?:is|was|been|got|were) preempted\b"  # noqa: E501
+)
 _PERSON = re.compile(
     r"(?i)\buser (?:has |had )?(?:requested|asked|stopped|cancell?ed|terminated|killed|aborted)\b"
     r"|\b(?:stopped|cancell?ed|terminated|killed|aborted|deleted|stop requested) by (?:the |a |its )?(?:user|owner|submitter|admin\w*)\b"  # noqa: E501
+    r"|\b(?:stopped|deleted|aborted|removed|cancell?ed|killed) (?:at (?:the )?request of|via \w*rm\b)|\(by user \w+\)|\bintentionally stopped\b"  # noqa: E501
     r"|\b(?:stop|cancel|kill)\w* (?:request|command) (?:received )?from (?:the )?(?:user|owner|submitter)\b"
 )
 
@@ -62,6 +67,8 @@ def ended_by_schedulers(lines: Sequence[str]) -> Iterator[Shown]:
             if _PREEMPTS.match(reason) or (_EVICTS.match(reason) and _FOR_OTHERS.search(rest)):
                 yield "preempted", at, line.strip()
         elif (told := _CONDITION.match(line)) and _PREEMPTS.match(told["reason"]):
+            yield "preempted", at, line.strip()
+        if _NOTICE.search(line) and not _IF.search(line):
             yield "preempted", at, line.strip()
         if _PERSON.search(line) and "not " not in line:
             yield "cancelled", at, line.strip()
