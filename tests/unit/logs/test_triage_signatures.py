@@ -26,7 +26,8 @@ HARMLESS: dict[str, list[str]] = read_yaml((DATA / "harmless.yml").read_text())
 
 
 def test_every_signature_has_both_texts() -> None:
-    ids = {s.id for s in load().by_id.values() if not s.dumps}  # what dumps say is no line of a log
+    # What dumps, steps and the order of lines say is no line of a log.
+    ids = {s.id for s in load().by_id.values() if not s.dumps} - {"slower", "after-the-end", "gpu-shared"}
     assert ids == set(TEXTS) == set(HELD_OUT)
     assert all(TEXTS[i] != HELD_OUT[i] for i in ids)
 

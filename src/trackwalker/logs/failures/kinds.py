@@ -99,10 +99,12 @@ def kind_of_cause(cause: str, text: str = "") -> str:
     """The class that a cause belongs to, "" for those that belong to none; of several the one its line speaks for."""
     known = [k for k in kinds() if cause in k.causes or cause in k.also]
     own = next((k for k in known if cause in k.causes), None)
-    if own is None or len(known) == 1 or not text:
+    if not text or (own is not None and len(known) == 1) or not known:
         return own.name if own else ""
     spoken = _CAMEL.sub(" ", _spoken(text))
     weights = {k.name: k.weight(spoken) for k in known}
+    if own is None and max(weights.values()) < _MOSTLY:
+        return ""
     return max(known, key=lambda k: (weights[k.name] if weights[k.name] >= _MOSTLY else 0.0, k is own)).name
 
 

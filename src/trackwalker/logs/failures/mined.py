@@ -55,6 +55,10 @@ class Seen:
 
 _Key = tuple[str, str, int | None, str, str]  # template, file, rank, host, process
 
+_OF_DATA = re.compile(
+    r"(?i)data_?(?:sets?|load)|utils/data/|__getitem__|preproc|collat|tokeniz|load_(?:data|sampl|batch|imag|audio)"
+)
+
 
 class Mined:
     """The error lines of a job that no signature knows, and the frames of its tracebacks."""
@@ -64,6 +68,7 @@ class Mined:
         self._ranks: dict[str, list[_Key]] = {}  # by template: where it was seen
         self._frames: dict[tuple[str, int | None], tuple[int, str]] = {}
         self.frames: dict[tuple[str, int | None], list[tuple[int, str]]] = {}  # innermost own frame of each traceback
+        self._data: dict[tuple[str, int | None], int] = {}  # the last frame that works on data
         self.labels: Counter[str] = Counter()
         self.harmless: deque[tuple[str, int]] = deque(maxlen=_MOST)  # file and line of what looks like a failure only
 
@@ -74,6 +79,8 @@ class Mined:
             return
         where, library = found
         key = (file, body.rank)
+        if _OF_DATA.search(body.text):
+            self._data.setdefault(key, number)
         if not library:
             self._frames[key] = (number, where)
             kept = self.frames.setdefault(key, [])
@@ -81,6 +88,12 @@ class Mined:
                 kept[-1] = (number, where)
             elif len(kept) < _KEPT:
                 kept.append((number, where))
+
+    def stands(self, file: str, rank: int | None, line: int) -> tuple[str, bool]:
+        """Where the traceback that ends with a line was raised, and whether the first one read data."""
+        frames = self.frames.get((file, rank), ())
+        where = next((where for at, where in frames if 0 <= line - at <= _TRACEBACK), "")
+        return where, 0 <= line - self._data.get((file, rank), line + 1) <= _TRACEBACK
 
     def take(self, body: Body, file: str, number: int) -> Told | None:
         """A line that no signature knows: kept if its structure is an error's."""
@@ -108,6 +121,7 @@ class Mined:
         for key, seen in later._seen.items():
             self._keep(key, seen)
         self.frames = {**later.frames, **self.frames}
+        self._data = {**later._data, **self._data}
         self.labels.update(later.labels)
         self.harmless += later.harmless
 

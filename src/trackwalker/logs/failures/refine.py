@@ -22,7 +22,7 @@ from trackwalker.logs.failures.line_hosts import (
     unloaded,
     waited_for,
 )
-from trackwalker.logs.failures.reactions import reacts
+from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED
 from trackwalker.logs.scanning.index import Hit, LogIndex
@@ -30,7 +30,7 @@ from trackwalker.logs.scanning.index import Hit, LogIndex
 STEPS_AFTER = 3  # a run that completes this many further steps did not die of what came before
 KILLED = frozenset({137})
 CANCELS = frozenset({130, 143})
-_REPORT = 8  # lines
+_REPORT, _BESIDE = 8, 3  # lines
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b|NET/OFI .*completed with error")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
@@ -50,6 +50,20 @@ _PYTHON = re.compile(
     r"\b(?:[a-z_][\w]*\.)+[A-Z]\w*(?:Error|Exception)\b|\b(?:Type|Value|Key|Index|Attribute|Name|Assertion|Import|ModuleNotFound|FileNotFound"
     r"|Runtime|OS|Zero ?Division|Recursion|NotImplemented|UnboundLocal|Unicode\w*|JSONDecode|Timeout|Permission|EOF|IO|Memory|Connection\w*|BrokenPipe"  # noqa: E501
     r"|StopIteration|Syntax|Overflow|FloatingPoint)Error\b|\.py\b|\bpython"
+)
+
+_CHECKPOINT = re.compile(
+    r"(?i)ckpt|checkpoint|weight|state_?dict|safetensors|resum|pretrain|restor|global_step|optimi[sz]er|model"
+)
+_DATA_FRAME = re.compile(
+    r"(?i)data|sample|preproc|feature|getitem|vocab|token|corpus|image|video|audio|cache|batch|reader|split|label|fetch"
+)
+_KERNEL_SAYS = re.compile(r"(?P<program>[\w.:/+-]+)\[\d+\]:? (?:segfault at|general protection|trap )")
+_TRAINS = re.compile(
+    r"(?i)(?:python|pt_|ray|torch|train|main|deepspeed|accel|jax|xla|mpi|ort|\w+_perf|darknet|node|srun|slurm|java)"
+)
+_TRANSPORT = re.compile(
+    r"(?i)\b(?:mlx\d|ib\d|hfi\d|i?b?verbs|ibv_|rdma|infiniband|roce|uct|ucx|ucp|openib|libfabric|efa|cxi|ofi|psm\d?|btl|mtl)"
 )
 
 
@@ -97,6 +111,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         texts = [h.text for h in group.hits]
         if all("lo:" in t for t in texts) and not having(groups, "connecting-failed"):
             group.tier = 8
+    _named_too_much(groups)
     _without_python(groups, index)
     _only_warned(groups, index)
     if index.places.unlimited:
@@ -171,6 +186,8 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
         if lost.tier in (3, 4) and any(when(h, index) < when(lost.first, index) for h in reasons):
             lost.tier, lost.why = 6, "it came after the scheduler had ended the job"
     why = [g for g in having(groups, "request-to-end") if g.has("ended-itself") and g.tier == 5]
+    for group in having(groups, "pending") if why else ():
+        group.tier, group.why = 6, "it waits to be placed again"
     for lost in having(groups, "lost-peer"):
         if lost.tier <= 4 and any(_beside(h, g.first) for g in why for h in lost.hits):
             lost.tier, lost.why = 6, "the lines beside it say why the peer is gone"
@@ -194,6 +211,36 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
             if image.tier == 1:
                 image.tier, image.why = 3, "the image had no room on the disk"
                 full.local = True
+
+
+def _named_too_much(groups: list[Group]) -> None:
+    """A specific name whose line does not carry it: a file of the data, another program, MPI without a transport."""
+    for group in having(groups, "damaged-file"):
+        told = [f"{h.text} {h.frame}" for h in group.hits]
+        if any(h.of_data or _DATA_FRAME.search(h.frame) for h in group.hits) and not any(
+            _CHECKPOINT.search(each) for each in told
+        ):
+            group.become("of-the-data", "what could not be read is a file of the data")
+    for group in having(groups, "end-by-signal"):
+        programs = [_KERNEL_SAYS.search(h.text) for h in group.hits]
+        if all(match is not None and not _TRAINS.match(match["program"]) for match in programs):
+            group.become("another-program", "the kernel tells of another program")
+    for group in having(groups, "transport-of-mpi"):
+        if not any(_TRANSPORT.search(said) for h in group.hits for said in (h.text, *h.more)):
+            group.become("no-transport-told", "MPI did not start; its lines name no network")
+    if end := only(groups, "at-the-end"):
+        after = [g for g in groups if g.tier <= 4]
+        parting = [g for g in after if g.first.line >= end.first.line - _BESIDE and _parts(g, end.first.line)]
+        if after and len(parting) == len(after):
+            end.tier, end.why = 3, "the program had reached its end before"
+            for group in parting:
+                group.tier, group.why = 6, "it was printed on the way out"
+
+
+def _parts(group: Group, line: int) -> bool:
+    """Whether all of a class tells only of lost peers, of how processes ended or of the end itself."""
+    victims = having([group], "own-end", "end-of-process", *VICTIMS)
+    return bool(victims) or all(reacts(h.text) or h.line == line for h in group.hits)
 
 
 def _behind_what_was_raised(groups: list[Group], index: LogIndex) -> None:

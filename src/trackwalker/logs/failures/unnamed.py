@@ -18,6 +18,7 @@ _UNCAUGHT = re.compile(r"(?i)\b(?:uncaught|unhandled)\b")  # what was raised sta
 _DIGITS = re.compile(r"\d+")
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _LAST_WORDS = 5  # lines: an error with nothing after it
+_FEW_WORDS = 4
 _SEVERAL = 2  # ranks that lost somebody
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
 
@@ -112,6 +113,9 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
     if not strong and len(index.steps) and not ended_badly and not last_words:
         unknown.tier, unknown.why = 8, "a sentence about a failure, in a run that nothing else says has failed"
         return
+    if _continued(unknown.first, groups):
+        unknown.tier, unknown.why = 6, "the line beside it says what it is about"
+        return
     if (raised := _announced(unknown.first, groups)) is not None:
         raised.tier = min(raised.tier, 3)
         return  # what was raised says what the line above it only announces
@@ -132,6 +136,14 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
         unknown.tier, unknown.why = 6, "beside the request to end it says little"
         return
     _before_the_victims(unknown, groups, index)
+
+
+def _continued(own: Hit, groups: list[Group]) -> bool:
+    """Whether a line of so few words that it names no subject stands right above or below one that is known."""
+    if len(own.text.split()) > _FEW_WORDS:
+        return False
+    known = (h for g in having(groups, *VICTIMS) if g.tier <= 4 and not g.first.signature.unnamed for h in g.hits)
+    return any(h.file == own.file and h.rank == own.rank and abs(h.line - own.line) == 1 for h in known)
 
 
 def _announced(own: Hit, groups: list[Group]) -> Group | None:

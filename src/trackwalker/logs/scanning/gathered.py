@@ -38,6 +38,7 @@ class Hit:
     host: str = ""  # who wrote it, as the line itself says
     told: Told | None = None  # what its structure says, of a line that no signature knows
     frame: str = ""  # of an exception: the innermost frame outside libraries
+    of_data: bool = False  # of an exception: a frame above it works on data
 
 
 @dataclass

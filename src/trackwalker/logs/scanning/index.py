@@ -12,6 +12,7 @@ import numpy as np
 
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
+from trackwalker.logs.excerpts.shown import shown
 from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.failures.ends import ended_first
 from trackwalker.logs.failures.forged import drop_forged
@@ -58,9 +59,8 @@ _GIT = b"=== GIT SUMMARY "
 _EVAL = (b"valid loss at", b"validation loss", b"Evaluating", b"eval metrics after", b"Completed eval step")
 _FRAME = b'", line '
 _A_FORM = 1 << 20  # bytes: accounting, an error file, a dump; a larger main file is a log
-_APART = 3  # steps: lines of ranks interleave
-_QUOTED, _TRACEBACK = 400, 60  # characters of a line that is kept; lines of a traceback, interleaved with others'
-_KNOWS = 5  # a signature of this tier or a lower one says what the line means
+_QUOTED, _APART = 400, 3  # characters of a line that is kept; steps by which ranks' lines are interleaved
+_KNOWS = 7  # a signature of this tier or a lower one says what the line means
 
 
 @dataclass
@@ -349,14 +349,14 @@ class Gatherer:
         index.hits += waits_for_input(scan, known["input-stall"])
         index.ranks_seen = found.ranks | set(index.steps.last_by_rank)
         self._add_unnamed(scan)
+        index.hits += [] if facts.header else shown(scan, index.hits, known)
         return index
 
     def _add_unnamed(self, scan: Scan) -> None:
         """The error lines that no signature knows, and of exceptions where they were raised."""
         index, unnamed, main = self._index, self._signatures.unnamed, scan.path.name
         for hit in index.hits:
-            frames = self.gathered.mined.frames.get((hit.file, hit.rank), ())
-            hit.frame = next((where for at, where in frames if 0 <= hit.line - at <= _TRACEBACK), "")
+            hit.frame, hit.of_data = self.gathered.mined.stands(hit.file, hit.rank, hit.line)
         if unnamed is None:
             return
         found = new_errors(self.gathered.mined, index.steps, main, index.places.prompts)

@@ -1,0 +1,117 @@
+"""GPUs that run slower than they could, from the numbers and flags of `nvidia-smi`, whatever form it was asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from trackwalker.logs.excerpts.tables import Row, Table, blocks, number_of
+
+_BOX = re.compile(
+    r"\bP(?P<state>\d{1,2})\s+(?P<draw>\d+)W\s*/\s*(?P<cap>\d+)W\s*\|\s*(?P<used>\d+)MiB\s*/\s*(?P<total>\d+)MiB\s*\|\s*(?P<busy>\d+)%"
+)
+_PROCESS = re.compile(
+    r"^\|\s+(?P<gpu>\d+)\s+(?:\S+\s+\S+\s+)?(?P<pid>\d+)\s+C(?:\+G)?\s+(?P<name>\S.*?)\s+(?P<used>\d+)MiB\s*\|\s*$"
+)
+_SHARE = 500  # MiB: less is what a display or a tool takes
+_LOWERED = 0.95  # of the default limit
+_SLOW = 0.7  # of the highest clock, or of the other GPUs'
+_BUSY = 30  # percent: an idle GPU lowers its clock by itself
+_LITTLE = 0.01  # of the memory
+_ON_CPU = re.compile(r"(?i)\b(?:us(?:e|ing)|running on|device(?: is| used)?)\W{1,3}(?:device\W{1,3})?cpu\b")
+Shown = tuple[str, int, str]  # a failure class, the line, what it says
+
+
+_OF_MOST = re.compile(r"(?i)(?P<clock>\d{2,4}) ?MHz\W{1,3}(?:max|of|maximum|peak|/)\W{1,3}(?P<most>\d{3,4}) ?MHz")
+_REASON = re.compile(
+    r"(?i)throttl\w*.{0,40}?\b(?:HW_|SW_)?(?P<heat>THERMAL)|throttl\w*.{0,40}?\b(?:HW_|SW_)?(?P<power>POWER)"
+)
+
+
+def slow_gpus(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
+    """Limits, clocks and reasons, of blocks and of tables."""
+    for block in blocks(lines):
+        merged = {name: value for row in block for name, value in row.cells.items()}
+        first = block[0].line
+        yield from _judge(Row(first, lines[first], merged), (), {n: r.line for r in block for n in r.cells}, lines)
+    for table in found:
+        if any("clock" in c or "clk" in c or "power" in c or "throttle" in c for c in table.columns):
+            for row in table.rows:
+                yield from _judge(row, table.rows, {}, lines)
+    for at, line in enumerate(lines):
+        if (match := _REASON.search(line, 0, 400)) and "ctive" not in line:
+            yield ("throttled" if match["heat"] else "power-capped"), at, line.strip()
+        elif (match := _OF_MOST.search(line, 0, 400)) and float(match["clock"]) < _SLOW * float(match["most"]):
+            yield "clock-degraded", at, line.strip()
+    yield from _boxes(lines)
+    yield from _others(lines)
+
+
+def _judge(row: Row, others: Sequence[Row], at: dict[str, int], lines: Sequence[str]) -> Iterator[Shown]:
+    def shown(signature: str, *words: str) -> Shown:
+        line = next((place for name, place in at.items() if all(w in name for w in words)), row.line)
+        return signature, line, lines[line].strip()
+
+    active = [n for n, value in row.cells.items() if value.strip().lower() == "active"]
+    if any("thermal" in n for n in active):
+        yield shown("throttled", "thermal slowdown")
+    if any("brake" in n for n in active):
+        yield shown("power-capped", "brake")
+    limit = row.number("power", "limit", without=("default", "max", "min", "requested"))
+    usual = row.number("default", "limit")
+    if limit is not None and usual and limit < _LOWERED * usual:
+        yield shown("power-capped", "power", "limit")
+    clock = _clock(row)
+    highest = row.number("max", "sm") or row.number("max", "graphics")
+    peers = [c for other in others if other is not row and (c := _clock(other)) is not None]
+    usual_clock = highest or (median(peers) if len(peers) > 1 else None)
+    busy = next((n for w in (("util", "gpu"), ("gpu%",)) if (n := row.number(*w)) is not None), None)
+    busy = number_of(row.cells["sm"]) if busy is None and "pclk" in row.cells and "sm" in row.cells else busy
+    if number_of(row.cells.get("tviol", "")):
+        yield shown("throttled")
+    works = busy is None or busy >= _BUSY
+    idle = any(n.rpartition("/")[2] in ("idle", "gpu_idle") or n.endswith("gpu_idle") for n in active)
+    if clock and usual_clock and clock < _SLOW * usual_clock and works and not idle and (busy is not None or active):
+        yield shown("clock-degraded", "sm")
+
+
+def _clock(row: Row) -> float | None:
+    for name in ("pclk", "sclk"):
+        if name in row.cells:
+            return number_of(row.cells[name])
+    without = ("max", "throttle", "reason", "application", "default", "deferred")
+    for word in ("sm", "graphics", "gr"):
+        for name, cell in row.cells.items():
+            if "clock" in name and re.search(rf"[./ ]{word}\b", name) and not any(w in name for w in without):
+                return number_of(cell)
+    return None
+
+
+def _boxes(lines: Sequence[str]) -> Iterator[Shown]:
+    """The table that `nvidia-smi` prints without options: one GPU limited below its peers; all idle while steps run."""
+    for at, line in enumerate(lines):
+        if line.startswith("|") and "ERR!" in line:  # a reading that the driver could not take
+            yield "gpu-driver-fault", at, line.strip()
+    rows = [(at, match) for at, line in enumerate(lines) if (match := _BOX.search(line))]
+    caps = [int(match["cap"]) for _, match in rows]
+    for at, match in rows:
+        if len(rows) > 2 and int(match["cap"]) < _LOWERED * median(caps) and int(match["busy"]) >= _BUSY:
+            yield "power-capped", at, lines[at].strip()
+    unused = rows and all(int(m["used"]) <= _LITTLE * int(m["total"]) and m["busy"] == "0" for _, m in rows)
+    told = next((at for at, line in enumerate(lines) if _ON_CPU.search(line)), None) if unused else None
+    if told is not None:
+        yield "no-gpu", told, lines[told].strip()
+
+
+def _others(lines: Sequence[str]) -> Iterator[Shown]:
+    """Two programs on one GPU, by the table of processes; a program's own ranks have one name."""
+    seen: dict[str, set[str]] = {}
+    for at, line in enumerate(lines):
+        match = _PROCESS.match(line)
+        if match is None or int(match["used"]) < _SHARE:
+            continue
+        names = seen.setdefault(match["gpu"], set())
+        names.add(match["name"].split()[0].rpartition("/")[2])
+        if len(names) == 2:
+            yield "gpu-shared", at, line.strip()

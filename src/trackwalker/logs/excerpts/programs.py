@@ -1,0 +1,208 @@
+"""What a program prints of its own slowness: waits for data, the same function compiled again, slower steps, tests.
+
+A run that is slow did not fail: its own numbers say what it waits for, and words only that it is slow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+
+from trackwalker.logs.excerpts.gpus import Shown
+from trackwalker.logs.excerpts.tables import Table, number_of
+from trackwalker.logs.failures.structure import warns
+
+_TIMED = re.compile(
+    r"(?P<name>[A-Za-z][\w+/.]*(?:[ _](?:time|wait|load(?:ing)?|t))?(?:\(\w*\))?) ?(?:[:=]\s*|\s{1,8})(?P<much>\d+\.\d+)"  # noqa: E501
+)
+_LAST = re.compile(r"[./]")
+_INPUT = re.compile(
+    r"(?i)^(?:(?:t_?)?data(?:_?(?:t|time|load(?:er|ing)?|wait|fetch)\w*|[ _](?:time|wait|load(?:ing)?|t))?|(?:batch_)?load(?:er|ing)?(?:[ _](?:time|t))?"  # noqa: E501
+    r"|rtime|fetch\w*|read(?:[ _]?time)|next\(\w*\)|input[ _](?:time|wait))$"
+)
+_WHOLE = re.compile(r"(?i)^(?:(?:batch|iter|step|total|i)?[ _]?time|total|iter|step|batch[ _]?t?)$")
+_WORK = re.compile(
+    r"(?i)^(?:forward\S*|fwd\S*|compute\w*|gpu[ _]?time|model[ _]?time|train[ _]?time|fb\w*|backward\S*|net[ _]?time)$"
+)
+_MOSTLY, _SHOWN = 0.5, 4  # of a step's time; lines that show it
+_LOADS = re.compile(
+    r"(?i)dataloader|data_?load|train_dataloader|_next\b.*data|get_train_batch|input_pipeline|IteratorGetNext"
+)
+_HALF = 50.0  # percent of the whole
+_COMPILES = re.compile(
+    r"(?i)\b(?:re)?(?:compiling|tracing)\b(?: function| module)? [`'\"]?(?P<what>[A-Za-z_][\w.<>]*)\b(?P<shapes>.{0,400})"  # noqa: E501
+)
+_COMPILE_ID = re.compile(r"\] \[(?P<frame>\d+)/(?P<count>\d+)\] ")
+_OUT_OF = re.compile(r"(?P<much>\d+) out of the last \d+ calls to .{1,200}retrac")
+_METRIC = re.compile(r"^(?:Metric|Counter): (?P<name>\w+)")
+_VALUE = re.compile(r"^\s+(?:TotalSamples|Value): (?P<much>\d+)")
+_SETS_UP = 3  # lines at the end
+_AGAIN = 3  # times, in different shapes
+_OFTEN = 8  # compilations of one frame
+_NCCL_TEST = re.compile(r"^#\s+nThread \d+ nGpus \d+|^(?:\$ )?.*\b\w+_perf +-b ")
+_RESULT = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+(?:\w+\s+(?:-?\d+\s+)?)?[\d.]+\s+(?P<alg>[\d.]+)\s+(?P<bus>[\d.]+)")
+_ENDED = re.compile(
+    r"# Avg bus bandwidth|Test NCCL failure|Test failure|(?i:error|abort|exception|denied|not found|refused)"
+)
+_MATRIX = re.compile(r"P2P=(?P<on>Enabled|Disabled) Bandwidth")
+_MATRIX_ROW = re.compile(r"^\s*(?P<row>\d+)((?:\s+\d+(?:\.\d+)?){2,})\s*$")
+_MEMBER = re.compile(
+    r"(?i)(?:init|join|connect|rendezvous|start|register|distributed).{0,80}?\b(?:member|rank|worker|node|process)s?\b\W{0,3}(?P<who>\d+) ?(?:/|of|out of) ?(?P<of>\d+)\b"  # noqa: E501
+)
+_WORSE = 0.6
+_LARGE, _POOR = 1 << 20, 1.5  # bytes; GB/s, less than one fast Ethernet port
+_SLOW_WORDS = re.compile(
+    r"(?i)\b\d+(?:\.\d+)?\s?(?:x|times|-fold) slow\w*|\b(?:much|very|extremely|too|so|getting|gets|became|become|is|runs?|training) slow(?:er|ly)?\b"  # noqa: E501
+    r"|\(downgraded\)|\bslow(?:er|s down|ed down)\b|\bslow training\b|\b(?:low|poor|bad|half the) (?:gpu )?(?:util\w*|bandwidth|throughput|performance|busbw)\b"  # noqa: E501
+    r"|\b(?:drop\w*|fell|falls|decreas\w+|went down) (?:from .{1,40}? )?to \S|\bwaiting (?:for|on) (?:the )?(?:data|input|batch\w*|loader)\b"  # noqa: E501
+    r"|\bgpu[ -]util\w*\W{1,4}(?:is |at |only |about |~ ?)*[1-4]?\d(?:-\d+)? ?%"
+    r"|\b(?:from|was) (?:about )?\d+(?:\.\d+)? ?(?:m?s|sec\w*|min\w*)\b.{0,30}\b(?:to|now) (?:about )?\d+(?:\.\d+)? ?(?:m?s|sec\w*|min\w*)\b"  # noqa: E501
+)
+_NO_MORE = re.compile(
+    r"(?i)\b(?:hangs?|hung|freez\w+|frozen|stuck|stalls?|stalled)\b(?! (?:at|in) (?:a )?breakpoint)"
+    r"|\bno (?:further|more|new) (?:output|progress|lines?|steps?|log)\b|\bnothing (?:more |else |further )?(?:is |was )?printed\b"  # noqa: E501
+)
+
+_AT_ITS_END = re.compile(
+    r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
+    r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit"  # noqa: E501
+    r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (\d+)/\1 |\bdriver shutting down\b"
+)
+_MAY_BE = re.compile(
+    r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|to avoid|consider|please|often|usually|expect\w*)\b|WARN"  # noqa: E501
+)
+
+
+def slow_programs(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
+    """What names a cause by numbers of its own."""
+    yield from _waits(lines, found)
+    yield from _compiled_again(lines)
+    yield from _nccl_tests(lines)
+    yield from _members(lines)
+    yield from _matrices(lines)
+
+
+def ended_well(lines: Sequence[str]) -> Iterator[Shown]:
+    """The last word of a program that came to its end, whatever its peers say of it afterwards."""
+    for at, line in enumerate(lines):
+        if len(line) < 400 and _AT_ITS_END.search(line):
+            yield "after-the-end", at, line.strip()
+            return
+
+
+def slow_words(lines: Sequence[str]) -> Iterator[Shown]:
+    """Words that tell of slowness or of an end without an error, and of no cause."""
+    spoken = [at for at, line in enumerate(lines) if line.strip()]
+    if spoken and all("NCCL INFO" in lines[at] for at in spoken[-_SETS_UP:]) and len(spoken) > _SETS_UP:
+        yield "slow-words", spoken[-1], f"the last words are of NCCL's set-up: {lines[spoken[-1]].strip()}"
+    for at, line in enumerate(lines):
+        told = len(line) < 400 and (_SLOW_WORDS.search(line) or _NO_MORE.search(line))
+        if told and not warns(line) and not _MAY_BE.search(line):
+            yield "slow-words", at, line.strip()
+
+
+def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
+    waited: list[tuple[float, float, int]] = []
+    for at, line in enumerate(lines):
+        told = [(_LAST.split(m["name"])[-1], float(m["much"])) for m in _TIMED.finditer(line, 0, 600)]
+        waits = next((much for name, much in told if _INPUT.match(name)), None)
+        whole = next((much for name, much in told if _WHOLE.match(name)), None)
+        work = [much for name, much in told if _WORK.match(name)]
+        total = whole if whole is not None else (waits or 0.0) + sum(work) if work else None
+        if waits is not None and total and waits <= total:
+            waited.append((waits, total, at))
+    # All together: a loader that stalls now and then holds few steps up, each for long.
+    spent = sum(total for _, total, _ in waited)
+    if len(waited) >= _SHOWN and sum(waits for waits, _, _ in waited) >= _MOSTLY * spent:
+        yield "input-stall", waited[-1][2], lines[waited[-1][2]].strip()
+    for table in found:
+        percent = [c for c in table.columns if "%" in c]
+        for row in table.rows if percent else ():
+            named = any(_LOADS.search(cell) for cell in row.cells.values())
+            if named and max((number_of(row.cells[c]) or 0.0) for c in percent) >= _HALF:
+                yield "input-stall", row.line, row.text.strip()
+
+
+def _compiled_again(lines: Sequence[str]) -> Iterator[Shown]:
+    shapes: dict[str, set[str]] = defaultdict(set)
+    frames: dict[str, set[int]] = defaultdict(set)
+    metrics: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    name = ""
+    for at, line in enumerate(lines):
+        if match := _COMPILES.search(line, 0, 300):
+            known = shapes[match["what"]]
+            known.add(match["shapes"])
+            if len(known) == _AGAIN:
+                yield "recompilation", at, line.strip()
+        if match := _COMPILE_ID.search(line, 0, 200):
+            frames[match["frame"]].add(int(match["count"]))
+            if max(frames[match["frame"]]) >= _OFTEN and len(frames[match["frame"]]) == _AGAIN:
+                yield "recompilation", at, line.strip()
+        if (match := _OUT_OF.search(line, 0, 300)) and int(match["much"]) >= _AGAIN:
+            yield "recompilation", at, line.strip()
+        if match := _METRIC.match(line):
+            name = match["name"]
+        elif name and (match := _VALUE.match(line)):
+            metrics[name].append((int(match["much"]), at))
+            name = ""
+    compiles = metrics["UncachedCompile"] or metrics["CompileTime"] or [(0, 0)]
+    ran = (metrics["ExecuteTime"] or [(0, 0)])[-1][0]
+    compiled, at = compiles[-1]
+    again = len(compiles) >= _AGAIN and all(b[0] > a[0] for a, b in pairwise(compiles))  # in every report
+    if again or (compiled >= 2 * _OFTEN and compiled >= _MOSTLY * ran):
+        yield "recompilation", at - 1, f"{lines[at - 1].strip()} {lines[at].strip()}"
+
+
+def _nccl_tests(lines: Sequence[str]) -> Iterator[Shown]:
+    """A test of collectives that printed no result: it hangs; where it works without P2P, that is what hangs."""
+    begun = [at for at, line in enumerate(lines) if line.lstrip().startswith("#") and _NCCL_TEST.match(line.lstrip())]
+    if not begun:
+        return
+    last = begun[-1]
+    spoken = [line for line in lines if "NCCL INFO" not in line]
+    ended = any(_RESULT.match(line) or line.startswith("# Avg") for line in lines)
+    ended = ended or any(_ENDED.search(line) for line in spoken if not line.lstrip().startswith("#"))
+    if not ended:
+        yield "held-up", last, lines[last].strip()
+    for at, line in enumerate(lines):
+        match = _RESULT.match(line)
+        if match and int(line.split()[0]) >= _LARGE and float(match["bus"]) < _POOR:
+            yield "slow-words", at, f"bus bandwidth of a NCCL collective: {line.strip()}"
+            break
+    without = next((at for at, line in enumerate(lines) if "NCCL_P2P_DISABLE=1" in line), None)
+    if without is not None and any(_RESULT.match(x) or "Avg bus" in x for x in lines[without:]):
+        before = lines[:without]
+        if any(_NCCL_TEST.match(x.lstrip()) for x in before) and not any(_RESULT.match(x) for x in before):
+            yield "p2p-partial", without, lines[without].strip()
+
+
+def _members(lines: Sequence[str]) -> Iterator[Shown]:
+    """The last words are of members that came to a meeting, and they are fewer than all."""
+    seen = [(at, match) for at, line in enumerate(lines) if (match := _MEMBER.search(line, 0, 300))]
+    spoken = [at for at, line in enumerate(lines) if line.strip() and line.strip() != "^C"]
+    if not seen or spoken[-1] - seen[-1][0] > _SETS_UP:
+        return
+    came, wanted = {m["who"] for _, m in seen}, {int(m["of"]) for _, m in seen}
+    if len(wanted) == 1 and len(came) < max(wanted):
+        yield "rendezvous-incomplete", seen[-1][0], lines[seen[-1][0]].strip()
+
+
+def _matrices(lines: Sequence[str]) -> Iterator[Shown]:
+    """The bandwidth between GPUs, with and without direct access: direct access that is slower does not work."""
+    kind = ""
+    speeds: dict[str, list[float]] = defaultdict(list)
+    begun: dict[str, int] = {}
+    for at, line in enumerate(lines):
+        if match := _MATRIX.search(line):
+            kind = match["on"]
+            begun.setdefault(kind, at)
+        elif kind and (match := _MATRIX_ROW.match(line)):
+            values = [float(v) for v in match[2].split()]
+            speeds[kind] += [v for other, v in enumerate(values) if other != int(match["row"])]
+        elif kind and "D" not in line:
+            kind = ""
+    if speeds["Enabled"] and speeds["Disabled"] and median(speeds["Enabled"]) < _WORSE * median(speeds["Disabled"]):
+        yield "p2p-partial", begun["Enabled"], lines[begun["Enabled"]].strip()
