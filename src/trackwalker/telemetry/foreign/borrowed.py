@@ -18,7 +18,9 @@ from trackwalker.telemetry.blocks import BlockWriter, labels
 from trackwalker.telemetry.client import Floats, Labels, Telemetry
 from trackwalker.telemetry.foreign.names import OWN, Maps, Rule, host_in, load_maps, translated
 from trackwalker.telemetry.foreign.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore
+from trackwalker.telemetry.matrix import read_quickly
 from trackwalker.telemetry.meaning import meaning_of
+from trackwalker.telemetry.xor import encode_quickly
 
 Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
@@ -90,6 +92,8 @@ class Share:
 
 def read_share(share: Share) -> Borrowed:
     """Read one part and write it down."""
+    encode_quickly()
+    read_quickly()
     store = RemoteStore(share.access, AT_ONCE // share.of, MOST_SAMPLES // share.of)
     out = Borrowed(store.cost)
     try:

@@ -18,7 +18,8 @@ import orjson
 
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.observe.remote_write import read_auth
-from trackwalker.telemetry.client import Floats, Labels, QueryError, read_matrix, samples_of
+from trackwalker.telemetry.client import Floats, Labels, QueryError, samples_of
+from trackwalker.telemetry.matrix import read_matrix
 
 AT_ONCE = 4
 _TRIES = 5
