@@ -40,41 +40,50 @@ _divided = inside(_divided_)
 
 
 def _number_(data: Any, at: Any) -> Any:
-    """The number that begins here and where it ends; -1 where it is none that is read here."""
-    size = len(data)
+    """The number that begins here and where it ends; -1 where it is none that is read here. Data end with no digit."""
     negative = data[at] == 45
     if negative or data[at] == 43:
         at += 1
-    if at + 3 <= size and data[at] == 73:  # Inf
-        return (-np.inf if negative else np.inf), at + 3
-    if at + 3 <= size and data[at] == 78:  # NaN
-        return np.nan, at + 3
-    number, digits, power, seen, point = uint64(0), 0, 0, 0, False
-    while at < size:
-        byte = data[at]
-        if 48 <= byte <= 57:
-            number = number * uint64(10) + uint64(byte - 48)
-            digits += number > uint64(0)
-            power += point
-            seen += 1
-        elif byte == 46 and not point:
-            point = True
-        else:
-            break
+    begin, point, number, digit = at, -1, uint64(0), uint64(data[at]) - uint64(48)
+    while digit <= uint64(9):
+        number = number * uint64(10) + digit
         at += 1
+        digit = uint64(data[at]) - uint64(48)
+    told = at - begin  # digits
+    if told == 0:
+        if data[at] == 73:  # Inf
+            return (-np.inf if negative else np.inf), at + 3
+        return np.nan, at + 3 if data[at] == 78 else -1
+    power = 0
+    if data[at] == 46:
+        at += 1
+        point = at
+        while number == uint64(0) and data[at] == 48:
+            at += 1
+        told = at if number == uint64(0) else point - told
+        digit = uint64(data[at]) - uint64(48)
+        while digit <= uint64(9):
+            number = number * uint64(10) + digit
+            at += 1
+            digit = uint64(data[at]) - uint64(48)
+        told, power = at - told, at - point
     # Neither Prometheus nor VictoriaMetrics writes exponents.
-    if seen == 0 or digits > _DIGITS or power > 2 * _MOST or at >= size or data[at] == 101 or data[at] == 69:
+    if told > _DIGITS or power > 2 * _MOST:
         return 0.0, -1
-    value = _divided(number, min(power, _MOST)) / _TENS[max(power - _MOST, 0)]
+    value = float64(number) if power == 0 else _divided(number, min(power, _MOST))
+    if power > _MOST:
+        value /= _TENS[power - _MOST]
     return (-value if negative else value), at
 
 
-_number = njit(nogil=True, cache=True)(_number_)
+_number = inside(_number_)
 
 
 def _read(data: Any, times: Any, values: Any, marks: Any, ends: Any) -> Any:
     """The samples of all series, where each series' list begins, how many samples there are up to its end."""
     size, at, used, series = len(data), 0, 0, 0
+    if size == 0 or data[size - 1] != 125:  # }
+        return -1
     while at + len(_MARK) <= size:
         same = True
         for i in range(len(_MARK)):

@@ -27,6 +27,7 @@ HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names
 MANY_HOSTS = 200  # from here on other processes help: each takes a second to begin
 _SEED = 0x0D15EA5E  # of the block's name: none that a recorder or the lab would draw
 _LOOK_S = 600.0
+_CHUNK = 240  # samples: at two minutes between them eight hours
 _RECORDING = ("job:", "up")  # sums that our rules made, and what says no more than that somebody was asked
 
 
@@ -119,7 +120,8 @@ def _read_rules(
     store: RemoteStore, maps: Maps, rules: list[Rule], hosts: list[str], span: tuple[float, float], into: Path,
     number: int, out: Borrowed, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    writer = BlockWriter(into, number, block_ms=1 << 50)  # one block: each costs an index of all series
+    # One block: each costs an index of all series. Long chunks: each costs as much as a hundred samples.
+    writer = BlockWriter(into, number, block_ms=1 << 50, chunk=_CHUNK)
     labels_of: dict[str, str] = {}  # exporter -> the label that names its hosts in this store
     # While one metric is written down the next one is on its way; the store has one metric at a time to look for.
     with ThreadPoolExecutor(1) as ahead:
