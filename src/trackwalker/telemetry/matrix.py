@@ -16,7 +16,7 @@ Labels = dict[str, str]
 
 _MATRIX = b'{"status":"success","data":{"resultType":"matrix","result":[{'
 _METRIC, _VALUES = b'{"metric":', b'"values":[['
-_SHORTEST = 8  # bytes of a sample
+_SHORTEST, _SHORTEST_SERIES = 8, 32  # bytes of a sample, of a series
 _KERNEL = "trackwalker.telemetry.matrix_kernel"
 
 
@@ -48,13 +48,14 @@ def read_quickly() -> None:
 def _by_compiler(content: bytes) -> list[tuple[Labels, Floats, Floats]] | None:
     from trackwalker.telemetry import matrix_kernel as kernel
 
-    most, series = len(content) // _SHORTEST + 1, content.count(_VALUES)
-    times, values = np.empty(most), np.empty(most)
+    most, series = len(content) // _SHORTEST + 1, len(content) // _SHORTEST_SERIES + 1
+    times, values = np.empty(most), np.empty(most)  # of what is not written to there is no memory
     marks, ends = np.empty(series, np.int64), np.empty(series, np.int64)
-    if kernel.read(np.frombuffer(content, np.uint8), times, values, marks, ends) != series:
+    series = kernel.read(np.frombuffer(content, np.uint8), times, values, marks, ends)
+    if series <= 0:
         return None
     out, begin, at = [], 0, 0
-    for mark, end in zip(marks.tolist(), ends.tolist(), strict=True):
+    for mark, end in zip(marks[:series].tolist(), ends[:series].tolist(), strict=True):
         out.append((_labels(content, at, mark), times[begin:end], values[begin:end]))
         begin, at = end, mark
     return out
