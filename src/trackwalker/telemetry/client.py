@@ -25,7 +25,7 @@ import orjson
 
 from trackwalker.errors import EvidenceError, TrackwalkerError
 from trackwalker.telemetry.direct.answers import Direct, Traffic
-from trackwalker.telemetry.matrix import read_matrix
+from trackwalker.telemetry.matrix import read_matrix as read_matrix
 
 Floats = npt.NDArray[np.float64]
 Labels = dict[str, str]

@@ -12,8 +12,7 @@ import numpy as np
 import orjson
 
 from trackwalker.errors import EvidenceError, UsageError
-from trackwalker.telemetry.client import Floats, Labels, QueryError, Telemetry
-from trackwalker.telemetry.matrix import read_matrix
+from trackwalker.telemetry.client import Floats, Labels, QueryError, Telemetry, read_matrix
 from trackwalker.web.data.pace import Pace, duration_text, sample_interval
 
 LONGEST = 4_000  # characters of a question
