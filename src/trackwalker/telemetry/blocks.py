@@ -86,8 +86,8 @@ class _Block:
 class BlockWriter:
     """A database under construction; `add` as often as needed, each series' samples in order, then `close`."""
 
-    def __init__(self, folder: Path, seed: int = 0, block_ms: int = BLOCK_MS) -> None:
-        self._folder, self._block_ms = folder, block_ms
+    def __init__(self, folder: Path, seed: int = 0, block_ms: int = BLOCK_MS, chunk: int = SAMPLES_PER_CHUNK) -> None:
+        self._folder, self._block_ms, self._chunk = folder, block_ms, chunk
         self._rng = np.random.default_rng(seed)
         self._blocks: dict[int, _Block] = {}
         self._waiting: dict[int, list[tuple[list[Labels], Ints, Floats]]] = {}  # by samples per chunk
@@ -97,7 +97,7 @@ class BlockWriter:
         """Samples of series that were scraped together: `times` (n) in ms, `values` (series, n)."""
         if len(times) == 0:
             return
-        for begin, end in _cuts(times, self._block_ms):
+        for begin, end in _cuts(times, self._block_ms, self._chunk):
             part = (series, times[begin:end], values[:, begin:end])
             self._waiting.setdefault(end - begin, []).append(part)
             self._rows += len(series)
@@ -146,13 +146,13 @@ class BlockWriter:
         return "".join(_ULID[number >> shift & 31] for shift in range(125, -1, -5))
 
 
-def _cuts(times: Ints, block_ms: int) -> list[tuple[int, int]]:
-    """Where chunks begin and end: at most 120 samples, never across two blocks."""
+def _cuts(times: Ints, block_ms: int, chunk: int) -> list[tuple[int, int]]:
+    """Where chunks begin and end: at most so many samples, never across two blocks."""
     edges = [0, *(np.flatnonzero(np.diff(times // block_ms)) + 1).tolist(), len(times)]
     cuts = []
     for begin, end in itertools.pairwise(edges):
-        for at in range(begin, end, SAMPLES_PER_CHUNK):
-            cuts.append((at, min(at + SAMPLES_PER_CHUNK, end)))
+        for at in range(begin, end, chunk):
+            cuts.append((at, min(at + chunk, end)))
     return cuts
 
 

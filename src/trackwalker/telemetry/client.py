@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, RemoteDisconnected
-from itertools import pairwise, repeat
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlencode
@@ -25,14 +25,13 @@ import orjson
 
 from trackwalker.errors import EvidenceError, TrackwalkerError
 from trackwalker.telemetry.direct.answers import Direct, Traffic
+from trackwalker.telemetry.matrix import read_matrix as read_matrix
 
 Floats = npt.NDArray[np.float64]
 Labels = dict[str, str]
 Question = tuple[str, float]  # PromQL, and of which moment
 
 _TIME, _VALUE = itemgetter(0), itemgetter(1)
-_MATRIX = b'{"status":"success","data":{"resultType":"matrix","result":[{'
-_METRIC, _VALUES = b'{"metric":', b'"values":[['
 _WORDS = re.compile(r"[a-zA-Z_:][\w:]*")
 _AHEAD = 2
 _MOST_POINTS = 11_000  # Prometheus refuses more points for each series in one range query
@@ -322,32 +321,6 @@ class Telemetry:
 
     def _query(self, promql: str, at: float) -> Any:
         return self._api.call("/api/v1/query", {"query": promql, "time": f"{at:.3f}"})
-
-
-def read_matrix(content: bytes) -> list[tuple[Labels, Floats, Floats]] | None:
-    """A matrix answer without an object for each of a million samples; None when it is anything else.
-
-    Inside a label's value a quotation mark is escaped, so the words that are looked for here stand nowhere else.
-    """
-    if not content.startswith(_MATRIX):
-        return None
-    out = []
-    parts = content.split(_VALUES)
-    for before, after in pairwise(parts):
-        labels = orjson.loads(before[before.rindex(_METRIC) + len(_METRIC) : -1])
-        numbers = _numbers(after[: after.index(b"]]")].translate(None, b'[]"'))
-        if len(numbers) % 2:
-            return None
-        out.append((labels, numbers[0::2], numbers[1::2]))
-    return out
-
-
-def _numbers(text: bytes) -> Floats:
-    try:
-        numbers = orjson.loads(b"[%b]" % text)
-    except orjson.JSONDecodeError:  # NaN and Inf are no JSON; this reads them, and takes half as long again
-        return np.fromstring(text.decode(), dtype=np.float64, sep=",")
-    return np.fromiter(numbers, np.float64, len(numbers))
 
 
 def _decode(content: bytes) -> Any:

@@ -6,6 +6,9 @@ series together, gives the same bits at numpy's speed.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +20,7 @@ Words = NDArray[np.uint64]
 
 SAMPLES_PER_CHUNK = 120  # what Prometheus itself cuts at
 STREAMS_AT_ONCE = 4096  # bounds the memory of the bit arrays
+_KERNEL = "trackwalker.telemetry.xor_kernel"
 _NEW_WINDOW = 0b11
 _SAME_WINDOW = 0b10
 
@@ -24,9 +28,26 @@ _SAME_WINDOW = 0b10
 def encode_chunks(times: Ints, values: Floats) -> list[bytes]:
     """One XOR chunk per row of `times` (milliseconds, strictly rising) and `values`, both (rows, samples)."""
     chunks: list[bytes] = []
+    encode = _by_compiler if _KERNEL in sys.modules else _encode
     for at in range(0, len(times), STREAMS_AT_ONCE):
-        chunks += _encode(times[at : at + STREAMS_AT_ONCE], values[at : at + STREAMS_AT_ONCE])
+        chunks += encode(times[at : at + STREAMS_AT_ONCE], values[at : at + STREAMS_AT_ONCE])
     return chunks
+
+
+def encode_quickly() -> None:
+    """From here on encode by machine code, where numba is installed; its import takes half a second."""
+    with contextlib.suppress(Exception):  # not installed, no folder to keep the result in: numpy can do it too
+        importlib.import_module(_KERNEL)
+
+
+def _by_compiler(times: Ints, values: Floats) -> list[bytes]:
+    from trackwalker.telemetry import xor_kernel as kernel
+
+    out = np.empty(len(times) * (kernel.LONGEST_HEAD + times.shape[1] * kernel.LONGEST_SAMPLE), np.uint8)
+    ends = np.zeros(len(times), np.int64)
+    kernel.encode(np.ascontiguousarray(times), np.ascontiguousarray(values).view(np.uint64), out, ends)
+    data, places = out[: ends[-1]].tobytes(), ends.tolist()
+    return [data[begin:end] for begin, end in zip([0, *places], places, strict=False)]
 
 
 def _encode(times: Ints, values: Floats) -> list[bytes]:

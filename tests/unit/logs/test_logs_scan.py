@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pytest
 from helpers import step_line
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trackwalker.job.dialects import by_name
+from trackwalker.logs.scanning.chunk import CHUNK, Buffers
 from trackwalker.logs.scanning.index import index_logs
 from trackwalker.logs.scanning.needles import _FLOOD, Needles
 from trackwalker.logs.scanning.scan import Line, read_lines
@@ -64,3 +67,13 @@ def test_a_table_of_step_lines_reads_as_each_line_would(
     assert table is not None
     assert table.tolist() == [[float(str(n)) for n in row] for row in rows] * 9
     assert read_table([*lines, step_line(1, loss="nan").encode()], MAXTEXT) is None
+
+
+@pytest.mark.parametrize("often", [0.0, 0.005, 0.05, 0.5, 1.0])
+def test_line_ends_are_all_found(often: float) -> None:
+    """Long lines, short ones and empty ones; a shorter piece is not told of the lines of the one before it."""
+    rng = np.random.default_rng(1)
+    buffers = Buffers()
+    for size in (len(buffers.data), CHUNK, 600_001, 33, 32, 31, 1):
+        buffers.data[:size] = np.where(rng.random(size) < often, 10, 42)
+        assert np.array_equal(buffers.newlines(size), np.flatnonzero(buffers.data[:size] == 10))

@@ -16,7 +16,8 @@ import orjson
 import pytest
 
 from trackwalker.errors import EvidenceError, TrackwalkerError
-from trackwalker.telemetry.client import Api, QueryError, Telemetry, host_of, read_matrix
+from trackwalker.telemetry.client import Api, QueryError, Telemetry, host_of
+from trackwalker.telemetry.matrix import read_matrix
 
 Answer = Callable[[str, dict[str, str]], Any]
 

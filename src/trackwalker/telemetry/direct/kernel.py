@@ -6,23 +6,17 @@ threads decode side by side. Nothing here checks the bounds of an array: `decodi
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 from numba import int64, njit, uint32, uint64
 
+from trackwalker.telemetry.compiled import inside
+
 PAD = 64  # bytes behind a chunk that may be looked at
 _BEHIND = 8  # the same in words
 _HEAD = 40  # bytes: no head of a chunk is longer
-
-_config: Any = numba.config
-if not _config.CACHE_DIR:
-    _cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    _config.CACHE_DIR = str(_cache / "trackwalker" / "compiled")
-_inside = njit(nogil=True, cache=True, inline="always")
 
 
 def _swapped_(word: Any) -> Any:
@@ -58,8 +52,8 @@ def _bits_(words: Any, at: Any) -> Any:
     return (words[place] << shift) | ((words[place + uint64(1)] >> uint64(1)) >> (uint64(63) - shift))
 
 
-_swapped, _uvarint, _bits = _inside(_swapped_), _inside(_uvarint_), _inside(_bits_)
-_within = _inside(_within_)
+_swapped, _uvarint, _bits = inside(_swapped_), inside(_uvarint_), inside(_bits_)
+_within = inside(_within_)
 
 
 def _head_(data: Any) -> Any:
@@ -78,7 +72,7 @@ def _head_(data: Any) -> Any:
     return time, delta, bits, at
 
 
-_head = _inside(_head_)
+_head = inside(_head_)
 
 
 def _tables() -> Any:

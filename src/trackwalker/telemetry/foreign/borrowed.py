@@ -18,13 +18,16 @@ from trackwalker.telemetry.blocks import BlockWriter, labels
 from trackwalker.telemetry.client import Floats, Labels, Telemetry
 from trackwalker.telemetry.foreign.names import OWN, Maps, Rule, host_in, load_maps, translated
 from trackwalker.telemetry.foreign.remote import AT_ONCE, MOST_SAMPLES, Access, Cost, RemoteStore
+from trackwalker.telemetry.matrix import read_quickly
 from trackwalker.telemetry.meaning import meaning_of
+from trackwalker.telemetry.xor import encode_quickly
 
 Row = tuple[Labels, Floats, Floats]
 HOSTS_AT_ONCE = 100  # in one question: a regular expression of a thousand names is slow to match
 MANY_HOSTS = 200  # from here on other processes help: each takes a second to begin
 _SEED = 0x0D15EA5E  # of the block's name: none that a recorder or the lab would draw
 _LOOK_S = 600.0
+_CHUNK = 240  # samples: at two minutes between them eight hours
 _RECORDING = ("job:", "up")  # sums that our rules made, and what says no more than that somebody was asked
 
 
@@ -90,6 +93,8 @@ class Share:
 
 def read_share(share: Share) -> Borrowed:
     """Read one part and write it down."""
+    encode_quickly()
+    read_quickly()
     store = RemoteStore(share.access, AT_ONCE // share.of, MOST_SAMPLES // share.of)
     out = Borrowed(store.cost)
     try:
@@ -115,7 +120,8 @@ def _read_rules(
     store: RemoteStore, maps: Maps, rules: list[Rule], hosts: list[str], span: tuple[float, float], into: Path,
     number: int, out: Borrowed, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    writer = BlockWriter(into, number, block_ms=1 << 50)  # one block: each costs an index of all series
+    # One block: each costs an index of all series. Long chunks: each costs as much as a hundred samples.
+    writer = BlockWriter(into, number, block_ms=1 << 50, chunk=_CHUNK)
     labels_of: dict[str, str] = {}  # exporter -> the label that names its hosts in this store
     # While one metric is written down the next one is on its way; the store has one metric at a time to look for.
     with ThreadPoolExecutor(1) as ahead:

@@ -18,7 +18,8 @@ import orjson
 
 from trackwalker.errors import EvidenceError, UsageError
 from trackwalker.observe.remote_write import read_auth
-from trackwalker.telemetry.client import Floats, Labels, QueryError, read_matrix, samples_of
+from trackwalker.telemetry.client import Floats, Labels, QueryError, samples_of
+from trackwalker.telemetry.matrix import read_matrix
 
 AT_ONCE = 4
 _TRIES = 5
@@ -153,7 +154,14 @@ class RemoteStore:
     def _thin(self, selector: str, begin: float, end: float, step: float) -> list[tuple[Labels, Floats, Floats]]:
         """The last sample of each step; a series that is gone has none."""
         query = f"last_over_time({selector}[{round(1000 * step)}ms])"
-        params = {"query": query, "start": f"{begin + step:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        # VictoriaMetrics need not keep what is asked for once; others do not know the word.
+        params = {
+            "query": query,
+            "start": f"{begin + step:.3f}",
+            "end": f"{end:.3f}",
+            "step": f"{step:.3f}",
+            "nocache": "1",
+        }
         return self._rows(self._ask("/api/v1/query_range", params))
 
     def _raw(self, selector: str, begin: float, end: float) -> list[tuple[Labels, Floats, Floats]]:
