@@ -63,7 +63,7 @@ def test_stop_of_one_that_dies_meanwhile_still_ends_well(victim: Victim) -> None
 
 @pytest.mark.starts_processes
 def test_hogs_are_gone_and_priorities_restored(victim: Victim) -> None:
-    before, usual = set(os.listdir("/proc")), os.getpriority(os.PRIO_PROCESS, victim.pid)  # who is nice starts nice ones
+    before, usual = set(os.listdir("/proc")), os.getpriority(os.PRIO_PROCESS, victim.pid)
     with inject("cpu", victim):
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         fresh = [int(p) for p in children if p not in before]
