@@ -41,6 +41,7 @@ _WHOSE = frozenset({
     "hostname", "node", "pid", "tid", "ip", "step", "logger", "comp", "component", "src", "mod", "module", "unit",
     "where", "file", "filename", "path", "line", "lineno", "func", "function", "caller", "thread", "job", "run",
 })  # fmt: skip
+_NOTICED_BY = "network"
 _MOSTLY = 2.0  # what only leans somewhere does not take a known cause out of its own class
 _LEAST = 1.0  # a word that leans somewhere is a question worth asking
 
@@ -102,8 +103,10 @@ def kind_of_cause(cause: str, text: str = "") -> str:
         return own.name if own else ""
     spoken = _CAMEL.sub(" ", _spoken(text))
     weights = {k.name: k.weight(spoken) for k in known}
-    if own is None and max(weights.values()) < _MOSTLY:
-        return ""
+    if own is None:  # a symptom: that a connection ended only tells how it was noticed
+        clear = {name: weight for name, weight in weights.items() if weight >= _MOSTLY}
+        told = {name: weight for name, weight in clear.items() if name != _NOTICED_BY}
+        return max(told or clear, key=lambda name: clear[name], default="")
     return max(known, key=lambda k: (weights[k.name] if weights[k.name] >= _MOSTLY else 0.0, k is own)).name
 
 
