@@ -72,7 +72,7 @@ _AT_ITS_END = re.compile(
     r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (\d+)/\1 |\bdriver shutting down\b"
 )
 _MAY_BE = re.compile(
-    r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|to avoid|consider|please|often|usually|expect\w*)\b|WARN"  # noqa: E501
+    r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|to avoid|consider|please|often|usually|expect\w*)\b|WARN|^\W{0,2}W\b"  # noqa: E501
 )
 
 

@@ -18,7 +18,7 @@ _FOR_OTHERS = re.compile(r"(?i)\bpreempt|\breclaim|higher.priority|accommodate")
 _SHORT = {"NF": "NODE_FAIL", "PR": "PREEMPTED", "CA": "CANCELLED", "TO": "TIMEOUT", "OOM": "OUT_OF_MEMORY"}
 _WELL = ("Running", "Completed", "Succeeded", "Terminating")
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
-_IF = re.compile(r"(?i)\b(?:if|when|whether|not|could|may|might|can|or)\b")
+_IF = re.compile(r"(?i)\b(?:if|when|whether|not|could|may|might|can|or|early)\b")
 _NOTICE = re.compile(
     r"(?i)\b(?:spot|preemptible|instance|node|vm|capacity)\b.{0,40}\b(?:interruption|reclaim\w*|preemption|termination) notice\b|\b(?:cluster|nodes?|instances?|vms?|jobs?|pods?|workloads?|slices?|runs?|trials?|machines?)\b.{0,30}\b(?:is|was|been|got|were) preempted\b"  # noqa: E501
 )
@@ -70,5 +70,5 @@ def ended_by_schedulers(lines: Sequence[str]) -> Iterator[Shown]:
             yield "preempted", at, line.strip()
         if _NOTICE.search(line) and not _IF.search(line):
             yield "preempted", at, line.strip()
-        if _PERSON.search(line) and "not " not in line:
+        if _PERSON.search(line) and not _IF.search(line):
             yield "cancelled", at, line.strip()

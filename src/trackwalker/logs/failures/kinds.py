@@ -42,6 +42,7 @@ _WHOSE = frozenset({
     "hostname", "node", "pid", "tid", "ip", "step", "logger", "comp", "component", "src", "mod", "module", "unit",
     "where", "file", "filename", "path", "line", "lineno", "func", "function", "caller", "thread", "job", "run",
 })  # fmt: skip
+_PROCESS, _NOTICED_BY = "program", {"network"}
 _MOSTLY = 2.0  # what only leans somewhere does not take a known cause out of its own class
 _LEAST = 1.0  # a word that leans somewhere is a question worth asking
 
@@ -99,12 +100,12 @@ def kind_of_cause(cause: str, text: str = "") -> str:
     """The class that a cause belongs to, "" for those that belong to none; of several the one its line speaks for."""
     known = [k for k in kinds() if cause in k.causes or cause in k.also]
     own = next((k for k in known if cause in k.causes), None)
-    if not text or (own is not None and len(known) == 1) or not known:
+    if own is None or len(known) == 1 or not text:
         return own.name if own else ""
     spoken = _CAMEL.sub(" ", _spoken(text))
     weights = {k.name: k.weight(spoken) for k in known}
-    if own is None and max(weights.values()) < _MOSTLY:
-        return ""
+    if own.name == _PROCESS and weights[own.name] >= _MOSTLY:
+        weights |= dict.fromkeys(_NOTICED_BY & weights.keys(), 0.0)  # that a connection ended is how it was noticed
     return max(known, key=lambda k: (weights[k.name] if weights[k.name] >= _MOSTLY else 0.0, k is own)).name
 
 

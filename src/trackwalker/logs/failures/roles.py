@@ -224,7 +224,7 @@ def _kind(group: Group, hosts: set[str]) -> str:
     hit = group.first
     vague = hit.signature.unnamed or group.has("exception") or group.has("traceback")
     cause = hit.signature.cause if group.cause == UNCLASSIFIED else group.cause  # a class is what a symptom still tells
-    if not vague and (known := kind_of_cause(cause, f"{hit.text} {hit.last_text}")):
+    if not vague and (known := kind_of_cause(cause, hit.text) or kind_of_cause(cause, hit.last_text)):
         return known
     told = hit.told or read(Body(hit.text, hit.rank, None, False, None))
     said = [h.text for h in group.hits if h.rank == hit.rank and abs(h.line - hit.line) <= _SAME][:_FEW]
