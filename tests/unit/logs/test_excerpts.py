@@ -121,6 +121,21 @@ CASES = {
     "a job that waits": ("  JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)\n  2 gpu t u PD 0:00 1 (Resources)\n", "unclassified"),  # noqa: E501
     "members that are fewer than all": ("initializing: GLOBAL_RANK: 0, MEMBER: 1/4\ninitializing: GLOBAL_RANK: 1, MEMBER: 2/4\n", "rendezvous-incomplete"),  # noqa: E501
     "members that all came": ("initializing: GLOBAL_RANK: 0, MEMBER: 1/2\ninitializing: GLOBAL_RANK: 1, MEMBER: 2/2\n", None),  # noqa: E501
+    "TCP where RDMA is": ("n1:3:4 [0] NCCL INFO NET/IB : No device found.\n$ ls /sys/class/infiniband\nmlx5_0  mlx5_1\n", "rdma-misconfigured"),  # noqa: E501
+    "TCP where nothing else is": ("n1:3:4 [0] NCCL INFO NET/IB : No device found.\nstep 1 loss 2.0\n", None),
+    "processes pinned together": ("".join(f"pid {i}'s current affinity list: 0,1\n" for i in range(51, 57)), "cpu-contention"),  # noqa: E501
+    "processes with a CPU each": ("".join(f"pid {i}'s current affinity list: {i}\n" for i in range(51, 57)), None),
+    "frames of the loader": ("step 1 loss 2.0\n 81.0%  __next__ (torch/utils/data/dataloader.py:673)\n 12.0%  forward (m.py:3)\n", "input-stall"),  # noqa: E501
+    "frames of the model": ("step 1 loss 2.0\n 81.0%  forward (m.py:3)\n 12.0%  __next__ (torch/utils/data/dataloader.py:673)\n", None),  # noqa: E501
+    "one of many far behind": (
+        "".join(f"fwd host=h-{h} dev=cuda:{d} mean={1.31 if (h, d) == (2, 1) else 0.4}s\n" for h in range(3) for d in range(2)),  # noqa: E501
+        "unclassified",
+    ),
+    "a restore without its size": ("step 4 loss 2.0\ncheckpoint restored in 402.1 seconds.\n", None),
+    "ended by hand": ("step 4 loss 2.0\n^C^C\n", "unclassified"),
+    "somebody asks": ("step 4 loss 2.0\n$ py-spy dump --pid 12\nThread 12 (idle): wait (x.py:3)\n", "unclassified"),
+    "somebody looks": ("$ head -3 train.log\nstep 4 loss 2.0\n", None),
+    "a scan that found none": ("scanning labels: 1184 images, 0 corrupt: done\nstep 4 loss 2.0\n", None),
     "words alone": ("training is 4x slower since Monday\n", "unclassified"),
     "words of advice": ("this setting can make training slower\n", None),
 }  # fmt: skip

@@ -85,3 +85,23 @@ def test_a_class_that_the_words_do_not_tell_is_that_of_what_followed(tmp_path: P
     found = triage_text(tmp_path, text).primary
     assert found is not None
     assert (found.cause, found.kind) == ("unclassified", "program")
+
+
+def test_what_is_raised_of_a_request_to_end_is_no_cause(tmp_path: Path) -> None:
+    text = (
+        "n19:0 WARNING Received SIGTERM\nTraceback (most recent call last):\n"
+        "RuntimeError: DataLoader worker (pid 5522) is killed by signal: Terminated.\n"
+        '"canceledFor": "Job was preempted by a higher priority workload."\n'
+    )
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert found.cause == "preempted"
+
+
+def test_a_library_that_is_not_there_is_no_driver_that_failed(tmp_path: Path) -> None:
+    found = triage_text(tmp_path, "ERROR: Failed to initialize NVML: could not load NVML library.\n").primary
+    assert found is not None
+    assert (found.cause, found.kind) == ("unclassified", "device")
+    found = triage_text(tmp_path, "ERROR: Failed to initialize NVML: Driver/library version mismatch\n").primary
+    assert found is not None
+    assert found.cause == "gpu-driver-fault"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from trackwalker.logs.excerpts.gpus import Shown
 from trackwalker.logs.excerpts.tables import Table
 
 _CPU = re.compile(r"^%?\s?Cpu(?P<which>\d*|\(s\))\s*:?\s.*?(?P<idle>[\d.]+)[ %]*id\b")
+_AFFINITY = re.compile(r"affinity list: (?P<cpus>[\d,-]+)\s*$")
 _WAITS = re.compile(r"(?P<waits>[\d.]+)[ %]*wa\b")
 _STOPPED_FOR_DISKS = 30.0  # percent of all processors' time
 _FULL_DISK, _LONG_WAIT = 90.0, 20.0  # percent; milliseconds: a fast disk is busy all the time and answers at once
@@ -39,6 +41,7 @@ def busy_hosts(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
             if share is not None and share >= _STOPPED_FOR_DISKS:
                 yield "storage-slow", row.line, row.text.strip()
     yield from _processors(lines)
+    yield from _pinned(lines)
     yield from _memory(lines)
 
 
@@ -57,6 +60,15 @@ def _processors(lines: Sequence[str]) -> Iterator[Shown]:
     busy = [at for at, idle in cores if 100 - idle >= _BUSY]
     if len(cores) >= _CORES and len(busy) == 1 and all(idle >= _IDLE for at, idle in cores if at not in busy):
         yield "cpu-throttled", busy[0], lines[busy[0]].strip()
+
+
+def _pinned(lines: Sequence[str]) -> Iterator[Shown]:
+    """Many processes that may only use the same few processors."""
+    lists = [(at, m["cpus"]) for at, line in enumerate(lines) if (m := _AFFINITY.search(line))]
+    for cpus, count in Counter(cpus for _, cpus in lists).items():
+        if "-" not in cpus and count > 2 * (cpus.count(",") + 1):
+            at = next(at for at, each in lists if each == cpus)
+            yield "cpu-throttled", at, lines[at].strip()
 
 
 def _memory(lines: Sequence[str]) -> Iterator[Shown]:

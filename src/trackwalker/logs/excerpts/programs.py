@@ -66,6 +66,11 @@ _NO_MORE = re.compile(
     r"|\bno (?:further|more|new) (?:output|progress|lines?|steps?|log)\b|\bnothing (?:more |else |further )?(?:is |was )?printed\b"  # noqa: E501
 )
 
+_BY_HAND = re.compile(
+    r"^\s*(?:\^C)+\s*$|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
+    r"(?:py-spy|gdb|nvidia-smi|rocm-smi|amd-smi|ps|top|htop|iostat|mpstat|dmesg|strace|pstack|ibstat|rdma|ethtool|cat /proc)\b"  # noqa: E501
+)
+_SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
 _AT_ITS_END = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
     r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit"  # noqa: E501
@@ -93,6 +98,13 @@ def ended_well(lines: Sequence[str]) -> Iterator[Shown]:
             return
 
 
+def asked_about(lines: Sequence[str]) -> Iterator[Shown]:
+    """Whoever ends a command by hand, or asks a machine what a program does, has seen it stop."""
+    typed = next((at for at, line in enumerate(lines) if _BY_HAND.search(line, 0, 400)), None)
+    if typed is not None:
+        yield "slow-words", typed, lines[typed].strip()
+
+
 def slow_words(lines: Sequence[str]) -> Iterator[Shown]:
     """Words that tell of slowness or of an end without an error, and of no cause."""
     spoken = [at for at, line in enumerate(lines) if line.strip()]
@@ -118,6 +130,10 @@ def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     spent = sum(total for _, total, _ in waited)
     if len(waited) >= _SHOWN and sum(waits for waits, _, _ in waited) >= _MOSTLY * spent:
         yield "input-stall", waited[-1][2], lines[waited[-1][2]].strip()
+    for at, line in enumerate(lines):  # a profile by frames
+        share = _SHARE.match(line)
+        if share and _HALF <= float(share["much"]) <= 100 and _LOADS.search(line, 0, 400):
+            yield "input-stall", at, line.strip()
     for table in found:
         percent = [c for c in table.columns if "%" in c]
         for row in table.rows if percent else ():

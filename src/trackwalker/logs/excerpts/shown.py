@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from trackwalker.logs.excerpts.gpus import Shown, slow_gpus
 from trackwalker.logs.excerpts.hosts import busy_hosts
-from trackwalker.logs.excerpts.programs import ended_well, slow_programs, slow_words
-from trackwalker.logs.excerpts.times import long_saves, slower_steps  # noqa: F401, RUF100
+from trackwalker.logs.excerpts.networks import unused_rdma
+from trackwalker.logs.excerpts.programs import asked_about, ended_well, slow_programs, slow_words
+from trackwalker.logs.excerpts.times import long_saves, one_far_behind, slower_steps
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
 from trackwalker.logs.scanning.gathered import Hit
@@ -43,13 +44,16 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
     by_state = {state: name for name, signature in known.items() for state in signature.states}
     ended = chain(ended_by_schedulers(own), states(tables(own), by_state))
     machines = chain(slow_gpus(lines, found), busy_hosts(lines, found))
-    for each in chain(ended, machines, slow_programs(lines, found), long_saves(lines)):
+    members = chain(long_saves(lines), one_far_behind(lines), unused_rdma(lines))
+    for each in chain(ended, machines, slow_programs(lines, found), members):
         if each[0] not in taken:
             said.setdefault(each[0], []).append(each)
     for each in slower_steps(lines) if not said else ():
         said.setdefault(each[0], []).append(each)
     if not said and not any(hit.signature.order <= _SLOWS for hit in hits):
         for each in chain(not_placed(own, found), slow_words(lines)):
+            said.setdefault(each[0], []).append(each)
+        for each in asked_about(lines) if not said else ():
             said.setdefault(each[0], []).append(each)
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)

@@ -23,6 +23,13 @@ _SAVES = re.compile(
     r"|(?:time|timing)\w*/\w*(?:save|checkpoint|ckpt)\w*\W{1,3}(?P<seconds>\d+\.\d+)"
 )
 _LONG_S = 300.0  # of one save
+_READS = re.compile(r"(?i)restor|load|read")  # how much was read is not told: minutes may be what it takes
+_WHO = re.compile(r"(?i)\b(?:rank|dev(?:ice)?|gpu|cuda|worker|host|node)s?[ =:]{0,2}[\w.:-]*\d[\w.:-]*")
+_MEASURE = re.compile(
+    r"(?i)\b(?:mean|avg|average|median|time|took|elapsed|fwd|forward|step|compute)\w*\W{0,3}(?P<much>\d+(?:\.\d+)?) ?(?:ms|s|sec|seconds)\b"  # noqa: E501
+)
+_WORD = re.compile(r"\S*\d\S*")
+_MEMBERS, _AGREE = 4, 1.15  # lines; times the usual one
 
 
 def slower_steps(lines: Sequence[str]) -> Iterator[Shown]:
@@ -44,9 +51,26 @@ def slower_steps(lines: Sequence[str]) -> Iterator[Shown]:
             return
 
 
+def one_far_behind(lines: Sequence[str]) -> Iterator[Shown]:
+    """Of the same measure of many ranks, devices or hosts, one that takes far longer while the others agree."""
+    forms: dict[str, list[tuple[int, tuple[str, ...], float]]] = defaultdict(list)
+    for at, line in enumerate(lines):
+        who = tuple(m.group() for m in _WHO.finditer(line, 0, 300))
+        much = _MEASURE.search(line, 0, 400) if who else None
+        if much is not None:
+            forms[_WORD.sub("#", line[: much.start()])].append((at, who, float(much["much"])))
+    for told in forms.values():
+        ranked = sorted(told, key=lambda each: each[2])
+        if len(told) < _MEMBERS or len({who for _, who, _ in told}) < len(told):
+            continue
+        usual, next_to, worst = ranked[len(ranked) // 2][2], ranked[-2][2], ranked[-1]
+        if worst[2] >= _SLOWER * next_to and next_to <= _AGREE * usual:
+            yield "slow-words", worst[0], lines[worst[0]].strip()
+
+
 def long_saves(lines: Sequence[str]) -> Iterator[Shown]:
     """Checkpoints whose writing took minutes, by their own line."""
     for at, line in enumerate(lines):
         match = _SAVES.search(line, 0, 1000)
-        if match is not None and float(match["much"] or match["seconds"]) >= _LONG_S:
+        if match and not _READS.search(match[0]) and float(match["much"] or match["seconds"]) >= _LONG_S:
             yield "storage-slow", at, line.strip()

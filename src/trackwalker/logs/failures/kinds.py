@@ -34,6 +34,7 @@ _HERE = re.compile(
     r"|\b(?:(?:global|local|world)[ _]?)?(?:rank|worker|process|task|node|host)[ =:#]{1,2}\d+\b"
     r"|\b(?:ray)?(?:worker|node|task|actor|job) (?:id|ip address|port|pid): \S+"
 )
+_OPTIONS = re.compile(r"(?<=\s)--[a-z][\w-]*(?:=\S+)?")  # of a command that is quoted
 _SERVICE = re.compile(  # barrierd:, tokenguard:, one word of two
     r"^(\W{0,3}[a-z]{3,}?)((?:d|kit|guard|warden|keeper|master|shim|mesh|cast|vault|rt|ctl|agent|net|lib|hub|link|gate|sync|clock|store))(?=(?: \w+)?: )"  # noqa: E501
 )
@@ -113,6 +114,7 @@ def _spoken(text: str, hosts: Iterable[str] = ()) -> str:
     """A line without the fields that say only who wrote it, where and when, and without the names of hosts."""
     for host in hosts:
         text = text.replace(host, " ")
+    text = _OPTIONS.sub("", text)
     text = _SERVICE.sub(r"\1 \2", _HERE.sub("", _HEAD.sub("", text)))
     if not _FIELDS.match(text):
         return text

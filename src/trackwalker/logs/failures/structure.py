@@ -178,7 +178,7 @@ _UNDONE = re.compile(
 )
 _NOT_AN_ERROR = re.compile(
     r"""(?ix)
-    \b(?:0|no|zero|without|any)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?)\b | \b(?:errors?|failures?|failed|dropped|lost)\s*[=:]\s*(?:0\b|none|null|false|\[\])
+    \b(?:0|no|zero|without|any)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?)\b | \b0\s(?:corrupt|missing|invalid|dropped|lost|rejected)\b | \b(?:errors?|failures?|failed|dropped|lost)\s*[=:]\s*(?:0\b|none|null|false|\[\])
     | \b(?:retry|retrying|will\s+retry|will\s+continue|continuing|ignor(?:ed|ing)|fall(?:ing)?\s+back|falls\s+back|recovered|succeeded|suppress\w*|harmless|skipp(?:ed|ing)\s+(?:it|this)|using\s+default|optional|resum(?:ed|ing)\s+after)\b
     | \berror[_ -]?(?:rate|bar|handling|handler|feedback|correction|if|on|log|file|count)\b | \b(?:if|when|unless|in\s+case)\b.{0,40}\b(?:fail|error)\w* | \bfail[_-]?(?:fast|over|safe)
     | \bfailure[_ -](?:policy|rate|detection|domain|mode|prob) | --[\w-]*(?:error|fail) | \bmean(?:_|\s)?(?:squared|absolute)
