@@ -51,6 +51,7 @@ class TestResult:
     accuses: bool = False  # its hosts are culprits
     log_role: str = ""  # what the log's own order makes of a failure class
     words: str = ""  # of the log's line
+    wrote: set[str] = field(default_factory=set)  # hosts that wrote such lines
     covered: set[str] = field(default_factory=set)  # hosts that it had a number of
 
     def __post_init__(self) -> None:
@@ -139,8 +140,11 @@ class Examination:
         return states().reaches(book.acts_as or book.state) if told or not book.only_if_told else frozenset()
 
     def explained_by(self, other: Examination) -> bool:
-        """Whether this can come of another cause."""
-        return self.playbook.state in other.explains
+        """Whether this can come of another cause: of a process that is gone also what only lines say of a path."""
+        mine, gone = self.playbook.state, set(other.hosts)
+        heard = self.log_only and not other.log_only and mine in states().unanswered(other.playbook.state)
+        # Whoever says it too lost its own path while it lived.
+        return mine in other.explains or (heard and not any(r.wrote & gone for r in self.fired))
 
     @property
     def log_role(self) -> str:
@@ -274,7 +278,8 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     wrote = {h for f in ([lead] if lead.local else alike) for h in f.hosts}  # a line that tells whose it is decides
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
-    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=lead.local, log_role=role, words=lead.text)
+    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=lead.local, log_role=role, words=lead.text,
+                      wrote={h for f in mine for h in f.hosts})  # fmt: skip
 
 
 def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:
