@@ -344,3 +344,10 @@ def test_what_peers_say_of_the_path_to_a_killed_process_comes_of_its_death(
     port = measured("rdma-link-failure", "h3") if seen else lines
     got = roles(port, measured("peer-died", "h3"), symptoms="failed")
     assert [name for name, role in got.items() if role == "root"] == [root]
+
+
+@pytest.mark.parametrize(("card", "role"), [("h1/3", "consequence"), ("h1/7", "root")])
+def test_a_low_clock_comes_of_the_heat_of_the_very_same_card_in_another_phase(card: str, role: str) -> None:
+    heat, clock = measured("gpu-thermal-throttle", "h1", {1}), measured("gpu-clock-degraded", "h1", {0})
+    heat.results[0].gpus, clock.results[0].gpus = {"h1/3"}, {card}
+    assert roles(heat, clock) == {"gpu-thermal-throttle": "root", "gpu-clock-degraded": role}
