@@ -241,7 +241,8 @@ def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBo
 
 def _name_the_only_one(result: TestResult, case: Case) -> None:
     """What is true of all GPUs of a job with one rank is true of that rank's."""
-    if result.fired and result.test.role == "require" and _of_gpus(result.test) and not result.hosts:
+    of_gpus = bool(result.test.metrics) and all(m.startswith("hw_gpu_") for m in result.test.metrics)
+    if result.fired and result.test.role == "require" and of_gpus and not result.hosts:
         result.hosts, result.accuses = {case.hosts[0]}, True
     if result.fired and result.hosts and not result.gpus and len(known := case.topology.gpus_of(case.hosts[0])) == 1:
         result.gpus = {f"{case.hosts[0]}/{known[0]}"}
@@ -330,11 +331,6 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         # Several slow phases may have several causes; one that explains a sliver of the slow time explains nothing.
         result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= SHORTEST_WINDOW_S)
     return result
-
-
-def _of_gpus(test: Test) -> bool:
-    """Whether a test looks at nothing but GPUs."""
-    return bool(test.metrics) and all(m.startswith("hw_gpu_") for m in test.metrics)
 
 
 def _since(test: Test, case: Case, named: set[str], span: Span) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from trackwalker.diagnose.accounts.shares import stood_still
 from trackwalker.diagnose.causes.claims import claim_of
@@ -229,7 +230,6 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
         ends = [e for e in found if e.playbook.mechanism and e.playbook.id not in explained]
         candidates = ends if trouble <= {"cancelled", "failed", "unfinished-start"} and ends else []
         if not candidates and trouble <= {"failed"}:
-            candidates = [e for e in found if roles[e.playbook.id] == "consequence" and e.playbook.id not in explained][
-                :1
-            ]
+            named = (e for e in found if roles[e.playbook.id] == "consequence" and e.playbook.id not in explained)
+            candidates = list(islice(named, 1))
     return roles | {e.playbook.id: "root" for e in candidates}
