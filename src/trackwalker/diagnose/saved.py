@@ -107,8 +107,7 @@ def _within(moment: str, window: Window) -> bool | None:
     if window.start is None or window.end is None:
         return None
     try:
-        return (
-            datetime.fromisoformat(window.start) <= datetime.fromisoformat(moment) <= datetime.fromisoformat(window.end)
-        )
+        first, at, last = map(datetime.fromisoformat, (window.start, moment, window.end))
+        return first <= at <= last
     except (ValueError, TypeError):
         return None

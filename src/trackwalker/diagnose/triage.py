@@ -202,9 +202,8 @@ def next_steps(status: str, roles: Roles, said: Accounting, index: LogIndex, rec
                 steps.insert(0, f"raise {name} first: the log says {fraction:g}, and .93 is safe")
             else:  # there is no first step to come after
                 steps = [s.removeprefix("then ") for s in steps]
-                steps.append(
-                    f"do not raise {name}: it is {fraction:g}, so JAX already takes nearly all of the GPU's memory"
-                )
+                held = f"it is {fraction:g}, so JAX already takes nearly all of the GPU's memory"
+                steps.append(f"do not raise {name}: {held}")
         return steps
     if status == "soft-success":
         return ["do not resubmit: every step was completed; check that the last checkpoint was committed"]

@@ -227,6 +227,27 @@ def all_fell_to(values: Values, *, reference: Values | None, ratio: float, share
     return Finding(finding.fired, (), {**finding.numbers, **extra})
 
 
+def most_lower(values: Values, *, reference: Values | None, ratio: float, wait: bool = False) -> Finding:
+    """Half of the members or more, not all, fell to at most `ratio` of their own past and of what the others kept.
+
+    Peers are no measure of a majority, its past is, and those who kept what they had are the control. `wait`: the
+    others fell as well, as whoever waits does, but less.
+    """
+    past = reference or {}
+    both = {h: v / past[h] for h, v in values.items() if past.get(h, 0.0) > 0}
+    order = sorted(both, key=lambda h: (both[h], h))
+    gaps = {k: both[order[k - 1]] / both[order[k]] for k in range((len(order) + 1) // 2, len(order)) if both[order[k]]}
+    k = min(gaps, key=lambda k: (gaps[k], k), default=0)
+    fell, others = order[:k], order[k:]
+    fired = len(order) > 2 and k > 0 and gaps[k] <= ratio and both[order[k - 1]] <= ratio
+    half = 0.5 * (1.0 + ratio)
+    fired = fired and (both[others[-1]] <= half if wait else both[others[0]] >= half)
+    numbers = {"others_min": min((values[h] for h in others), default=0.0), **_span(values)}
+    if fired:
+        numbers |= {"value": max(values[h] for h in fell), "before_min": min(past[h] for h in fell)}
+    return Finding(fired, tuple(sorted(fell)) if fired else (), numbers)
+
+
 def any_above(values: Values, *, limit: float = 0.0) -> Finding:
     """At least one host exceeds a limit; its silence is what rules a hypothesis out."""
     over = tuple(sorted(h for h, v in values.items() if v > limit))

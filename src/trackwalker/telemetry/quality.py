@@ -14,6 +14,8 @@ from trackwalker.telemetry.store import Telemetry
 
 _GHOST_WINDOW_S = 600
 _GHOST_SAMPLES = 10
+_GHOST_LEAST_S, _GHOST_SHARE = 180, 0.15  # of a short run
+_MOVING = "hw_gpu_power_watts"
 _GAP_S = 600
 _AWAY_S, _AWAY_SHARE = 300.0, 0.05  # Prometheus looks back 5 minutes: what is longer, no graph bridges; of the run
 _HOLE = 3.0  # times the host's usual interval
@@ -69,22 +71,25 @@ def _ghosts(telemetry: Telemetry, hosts: list[str], begin: float, at: float) -> 
     metric = "hw_scrape_duration_seconds"
     if metric not in telemetry.metrics():
         return Check("ghost-data", True, (), f"not checked: {metric} was not collected")
-    window = f"[{_GHOST_WINDOW_S}s]"
-    still = f"(changes({metric}{window}) == bool 0) * (count_over_time({metric}{window}) >= bool {_GHOST_SAMPLES})"
-    query = ghost_query(still, begin, at)
-    shares = telemetry.by_host(query, at)
-    frozen = tuple(sorted(h for h, n in shares.items() if n > 0 and (not hosts or h in hosts)))
-    says = (
-        f"{', '.join(frozen)}: the exporter repeated the same values for {_GHOST_WINDOW_S} s or more" if frozen else ""
-    )
-    return Check("ghost-data", not frozen, frozen, says, query)
+    looks = [(_GHOST_WINDOW_S, "")]
+    short = max(_GHOST_LEAST_S, round(_GHOST_SHARE * (at - begin)))
+    if short < _GHOST_WINDOW_S and _MOVING in telemetry.metrics():
+        # Of a run of minutes ten minutes are all: there a part of it counts, where no card's power moves either.
+        looks.append((short, f" * on (host) (max by (host) (changes({_MOVING}[{short}s])) == bool 0)"))
+    for seconds, besides in looks:
+        window = f"[{seconds}s]"
+        still = f"(changes({metric}{window}) == bool 0) * (count_over_time({metric}{window}) >= bool {_GHOST_SAMPLES})"
+        query = ghost_query(f"max by (host) ({still}){besides}" if besides else still, begin, at, seconds)
+        shares = telemetry.by_host(query, at)
+        if frozen := tuple(sorted(h for h, n in shares.items() if n > 0 and (not hosts or h in hosts))):
+            says = f"{', '.join(frozen)}: the exporter repeated the same values for {seconds} s or more"
+            return Check("ghost-data", False, frozen, says, query)
+    return Check("ghost-data", True, (), "", query)
 
 
-def ghost_query(still: str, begin: float, end: float) -> str:
+def ghost_query(still: str, begin: float, end: float, window: int = _GHOST_WINDOW_S) -> str:
     """Whether an expression was true at any look between two times, in steps of half its window."""
-    return (
-        f"max by (host) (max_over_time(({still})[{max(1, round(end - begin))}s:{_GHOST_WINDOW_S // 2}s] @ {end:.3f}))"
-    )
+    return f"max by (host) (max_over_time(({still})[{max(1, round(end - begin))}s:{window // 2}s] @ {end:.3f}))"
 
 
 def _gaps(telemetry: Telemetry, hosts: list[str], begin: float, at: float, finished: bool) -> Check:

@@ -325,3 +325,29 @@ def test_a_host_that_is_gone_is_no_change_of_the_metric_that_misses_it() -> None
     )
     book = Playbook(id="node-death", title="t", symptoms=["stall"], summary="s", tests=[gone])
     assert claim_of(Examination(book, [Result(gone, True, ["e1"], {"h1"})])).quantities == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("wrote", "seen", "root"),
+    [
+        (("h1", "h2"), False, "peer-died"),  # who was killed answers nothing: its peers' transfers fail
+        (("h1", "h3"), False, "rdma-link-failure"),  # its own had failed before somebody killed it
+        (("h1", "h2"), True, "rdma-link-failure"),  # a port was seen to fail
+    ],
+)
+def test_what_peers_say_of_the_path_to_a_killed_process_comes_of_its_death(
+    wrote: tuple[str, ...], seen: bool, root: str
+) -> None:
+    lines = found("rdma-link-failure")
+    lines.results[0].test = Question(id="t", role="require", signature=["rdma-link-failure"])
+    lines.results[0].wrote = set(wrote)
+    port = measured("rdma-link-failure", "h3") if seen else lines
+    got = roles(port, measured("peer-died", "h3"), symptoms="failed")
+    assert [name for name, role in got.items() if role == "root"] == [root]
+
+
+@pytest.mark.parametrize(("card", "role"), [("h1/3", "consequence"), ("h1/7", "root")])
+def test_a_low_clock_comes_of_the_heat_of_the_very_same_card_in_another_phase(card: str, role: str) -> None:
+    heat, clock = measured("gpu-thermal-throttle", "h1", {1}), measured("gpu-clock-degraded", "h1", {0})
+    heat.results[0].gpus, clock.results[0].gpus = {"h1/3"}, {card}
+    assert roles(heat, clock) == {"gpu-thermal-throttle": "root", "gpu-clock-degraded": role}

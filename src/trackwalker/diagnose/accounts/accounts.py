@@ -278,7 +278,7 @@ def _reference(case: Case, phases: tuple[Phase, ...]) -> tuple[Span, float] | No
     fast = sorted((p for p in phases if not p.slow), key=lambda p: p.start)
     joined: list[tuple[int, int]] = []
     for p in fast:  # phases that were told apart by a per cent or two are one reference
-        if joined and _next_to(phases, joined[-1][1], p.first_step):
+        if joined and not any(s.slow and joined[-1][1] < s.first_step < p.first_step for s in phases):
             joined[-1] = (joined[-1][0], p.last_step)
         else:
             joined.append((p.first_step, p.last_step))
@@ -287,10 +287,6 @@ def _reference(case: Case, phases: tuple[Phase, ...]) -> tuple[Span, float] | No
         return None
     span, level, _ = max(calm, key=lambda c: c[0].seconds)
     return span, level
-
-
-def _next_to(phases: tuple[Phase, ...], last: int, first: int) -> bool:
-    return not any(p.slow and last < p.first_step < first for p in phases)
 
 
 def _calm(case: Case, first: int, last: int) -> tuple[Span, float, int] | None:

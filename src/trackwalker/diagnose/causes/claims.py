@@ -96,7 +96,7 @@ def downstream(
     for root in roots:
         # A wait that was booked stands behind idling, clocks and power that fall: not behind heat that rises.
         claim = claim_of(root, accounts=False)
-        mine = _seen(claim.quantities, claim.hosts, deviations)
+        mine = frozenset(q for q in claim.quantities if _where(q, claim.hosts, deviations))
         for other in found:
             taken = other is root or out.get(other.playbook.id) == root.playbook.id
             if taken or not mine or not other.was_there_for(root, symptoms):
@@ -176,11 +176,6 @@ def settled(roles: Mapping[str, Role], behind: Mapping[str, str]) -> dict[str, R
         if out.get(cause) in ("contributing", "masked", "consequence") and cause not in behind:
             out[cause] = "root"
     return out
-
-
-def _seen(quantities: frozenset[str], hosts: frozenset[str], deviations: Sequence[Deviation]) -> frozenset[str]:
-    """Those of a cause's quantities that deviate where the cause is said to be."""
-    return frozenset(q for q in quantities if _where(q, hosts, deviations))
 
 
 def _where(quantity: str, hosts: frozenset[str], deviations: Sequence[Deviation]) -> bool:

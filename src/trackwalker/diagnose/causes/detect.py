@@ -32,6 +32,8 @@ _PLAIN: dict[str, Callable[..., Finding]] = {
 _AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quantity in another window too
     "outliers": detectors.outliers,
     "lows": detectors.lows,
+    "most-lower": detectors.most_lower,
+    "most-lower-than-who-waits": partial(detectors.most_lower, wait=True),
     "hot": detectors.hot,
     "several-rose": detectors.several_rose,
     "most-rose": detectors.several_rose,

@@ -51,6 +51,7 @@ class TestResult:
     accuses: bool = False  # its hosts are culprits
     log_role: str = ""  # what the log's own order makes of a failure class
     words: str = ""  # of the log's line
+    wrote: set[str] = field(default_factory=set)  # hosts that wrote such lines
     covered: set[str] = field(default_factory=set)  # hosts that it had a number of
 
     def __post_init__(self) -> None:
@@ -139,8 +140,11 @@ class Examination:
         return states().reaches(book.acts_as or book.state) if told or not book.only_if_told else frozenset()
 
     def explained_by(self, other: Examination) -> bool:
-        """Whether this can come of another cause."""
-        return self.playbook.state in other.explains
+        """Whether this can come of another cause: of a process that is gone also what only lines say of a path."""
+        mine, gone = self.playbook.state, set(other.hosts)
+        heard = self.log_only and not other.log_only and mine in states().unanswered(other.playbook.state)
+        # Whoever says it too lost its own path while it lived.
+        return mine in other.explains or (heard and not any(r.wrote & gone for r in self.fired))
 
     @property
     def log_role(self) -> str:
@@ -237,7 +241,8 @@ def examine(playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBo
 
 def _name_the_only_one(result: TestResult, case: Case) -> None:
     """What is true of all GPUs of a job with one rank is true of that rank's."""
-    if result.fired and result.test.role == "require" and _of_gpus(result.test) and not result.hosts:
+    of_gpus = bool(result.test.metrics) and all(m.startswith("hw_gpu_") for m in result.test.metrics)
+    if result.fired and result.test.role == "require" and of_gpus and not result.hosts:
         result.hosts, result.accuses = {case.hosts[0]}, True
     if result.fired and result.hosts and not result.gpus and len(known := case.topology.gpus_of(case.hosts[0])) == 1:
         result.gpus = {f"{case.hosts[0]}/{known[0]}"}
@@ -274,7 +279,8 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     wrote = {h for f in ([lead] if lead.local else alike) for h in f.hosts}  # a line that tells whose it is decides
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
-    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=lead.local, log_role=role, words=lead.text)
+    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=lead.local, log_role=role, words=lead.text,
+                      wrote={h for f in mine for h in f.hosts})  # fmt: skip
 
 
 def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:
@@ -325,11 +331,6 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         # Several slow phases may have several causes; one that explains a sliver of the slow time explains nothing.
         result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= SHORTEST_WINDOW_S)
     return result
-
-
-def _of_gpus(test: Test) -> bool:
-    """Whether a test looks at nothing but GPUs."""
-    return bool(test.metrics) and all(m.startswith("hw_gpu_") for m in test.metrics)
 
 
 def _since(test: Test, case: Case, named: set[str], span: Span) -> float:

@@ -72,8 +72,6 @@ def _unnamed(finding: Finding) -> str:
     """What is known of a failure in words that no signature has: its class, who said it first, and the words."""
     first = f"rank {finding.rank}" if finding.rank is not None else ""
     place = " / ".join(part for part in (first, finding.host or "") if part)
-    text = (
-        " ".join(finding.text.split())[:_QUOTED].replace("{", "(").replace("}", ")")
-    )  # a summary has fields in braces
+    text = " ".join(finding.text.split())[:_QUOTED].translate(str.maketrans("{}", "()"))  # a summary has fields there
     known = f"of the class {finding.kind}" if finding.kind else "of an unclear class"
     return f"It failed with an error that no known cause has, {known}{f', first on {place}' if place else ''}: {text}"

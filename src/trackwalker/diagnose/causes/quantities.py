@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 
 from trackwalker.job.yaml_files import shipped
@@ -50,18 +50,5 @@ class Graph:
 def graph() -> Graph:
     """The shipped graph."""
     told = shipped("diagnose", "quantities.yml")
-    return Graph(
-        {q: frozenset(effects) for q, effects in told["here"].items()},
-        {q: frozenset(effects) for q, effects in told["there"].items()},
-        frozenset(told["waiting"]),
-        frozenset(told["for_others"]),
-        frozenset(told["shared"]),
-        frozenset(told["idle"]),
-        frozenset(told["late_batches"]),
-        frozenset(told["alive"]),
-        frozenset(told["saving"]),
-        frozenset(told["alike"]),
-        frozenset(told["lost_time"]),
-        frozenset(told["delays"]),
-        frozenset(told["never_the_reason"]),
-    )
+    here, there = ({q: frozenset(effects) for q, effects in told[way].items()} for way in ("here", "there"))
+    return Graph(here, there, *(frozenset(told[f.name]) for f in fields(Graph)[2:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from trackwalker.diagnose.accounts.shares import stood_still
 from trackwalker.diagnose.causes.claims import claim_of
@@ -93,14 +94,16 @@ def _explained(speaking: list[Examination], symptoms: Symptoms) -> set[str]:
 def _comes_of(effect: Examination, cause: Examination, symptoms: Symptoms) -> bool:
     """Whether one can come of the other, which was there for most of what it lost, on all hosts that lost it.
 
-    Nothing comes of what began later; and who each waited for batches of his own waited for no single other.
+    Nothing comes of what began later, but on the very same cards: one that is ill is so before each sign of it shows.
+    And who each waited for batches of his own waited for no single other.
     """
     # Of a straggler: waiting and bursts on several hosts.
     echo = effect.playbook.state in states().of("echoes", cause.playbook.state)
     if not (effect.explained_by(cause) or (echo and effect.spans and len(effect.hosts) != 1)):
         return False
     alone = cause.hosts and not stood_still(symptoms.accounts, effect.playbook.id) <= set(cause.hosts)
-    return not alone and cause.was_there_for(effect, symptoms)
+    same_cards = effect.gpus and set(effect.gpus) <= set(cause.gpus)
+    return not alone and bool(same_cards or cause.was_there_for(effect, symptoms))
 
 
 def _of_its_own(cause: Examination) -> bool:
@@ -227,7 +230,6 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
         ends = [e for e in found if e.playbook.mechanism and e.playbook.id not in explained]
         candidates = ends if trouble <= {"cancelled", "failed", "unfinished-start"} and ends else []
         if not candidates and trouble <= {"failed"}:
-            candidates = [e for e in found if roles[e.playbook.id] == "consequence" and e.playbook.id not in explained][
-                :1
-            ]
+            named = (e for e in found if roles[e.playbook.id] == "consequence" and e.playbook.id not in explained)
+            candidates = list(islice(named, 1))
     return roles | {e.playbook.id: "root" for e in candidates}

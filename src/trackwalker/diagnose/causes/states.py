@@ -28,6 +28,11 @@ class States:
                     todo.append(effect)
         return frozenset(seen).union(self.told["called"].get(state, ())) - {state}
 
+    def unanswered(self, state: str) -> frozenset[str]:
+        """What those who talk to a process that is gone, by this state, say of the path to it."""
+        lost = self.told["unanswered"]
+        return frozenset(s for gone in (state, *self.reaches(state)) for s in lost.get(gone, ()))
+
     def behind(self, state: str) -> frozenset[str]:
         """Everything that a state can have come of."""
         return frozenset(s for s in self.known if state in self.reaches(s))

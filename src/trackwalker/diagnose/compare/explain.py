@@ -305,9 +305,8 @@ def _unexplained(pair: Pair) -> Explanation:
     differing = [d.family.name for d in pair.deltas if d.worse(pair.slower_is_b)]
     text = f"{pair.word} is the slower one: {pair.speed_words}. "
     if pair.deltas:
-        text += "Nothing that was measured explains it" + (
-            f" (only {', '.join(differing)} differ)" if differing else ""
-        )
+        only = f" (only {', '.join(differing)} differ)" if differing else ""
+        text += f"Nothing that was measured explains it{only}"
     else:
         text += "What would tell why was not recorded in both jobs"
     untestable = not_collected(pair)

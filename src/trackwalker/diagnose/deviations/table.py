@@ -158,14 +158,11 @@ def _query(d: Deviation, span: Span) -> str:
     if not d.whole:
         return inner
     over = "sum" if d.as_rate else "avg"
-    by_host = f"{over} by (host, instance) ({inner})" if not _has_host(d) else f"{over} by (host) ({inner})"
+    has_host = d.fleet or any(k == "host" for k, _ in d.pick)
+    by_host = f"{over} by ({'host' if has_host else 'host, instance'}) ({inner})"
     if not d.fleet:
         return by_host
     return f'label_replace(quantile(0.5, {by_host}), "host", "{_MEDIAN}", "", "")'
-
-
-def _has_host(d: Deviation) -> bool:
-    return d.fleet or any(k == "host" for k, _ in d.pick)
 
 
 def _selector(d: Deviation) -> str:

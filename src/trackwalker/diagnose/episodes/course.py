@@ -16,6 +16,8 @@ _LONG_SAVE_S = 300.0
 _LONG_SAVE_STEPS = 10.0
 _PLAINLY = 2.5  # times as long: no jitter of a shared store
 _IN_A_ROW = 3
+_APART = 1.1  # the quickest of the longer ones against the longest before: two crowds
+_COSTS = 0.03  # of the time: as for a slow phase
 _GROWN = 1.8  # a save against the earlier ones
 
 
@@ -123,7 +125,18 @@ def growing_saves(case: Case) -> tuple[float, float] | None:
     rising = np.mean(np.diff(costs) > 0) >= 0.6 or late >= _PLAINLY * early
     if early > 0 and late >= _GROWN * early and late - early >= 30.0 and rising:
         return early, late
-    return _slow_for_a_while(costs)
+    return _slow_for_a_while(costs) or _slow_from_one_on(costs, case.timeline)
+
+
+def _slow_from_one_on(costs: list[float], timeline: Timeline) -> tuple[float, float] | None:
+    """Cost before and after one save: all from it on were longer than any before, and cost what a slow phase may."""
+    between = float(timeline.seconds[WARM_UP_STEPS:].sum()) / len(costs)
+    splits = range(_IN_A_ROW, len(costs) - _IN_A_ROW + 1)
+    k = max(splits, key=lambda k: min(costs[k:]) / max(costs[:k]), default=0)
+    if not k or min(costs[k:]) < _APART * max(costs[:k]):
+        return None
+    early, late = float(np.median(costs[:k])), float(np.median(costs[k:]))
+    return (early, late) if late >= _GROWN * early and late - early >= _COSTS * between else None
 
 
 def _slow_for_a_while(costs: list[float]) -> tuple[float, float] | None:

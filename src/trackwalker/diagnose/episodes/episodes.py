@@ -52,7 +52,9 @@ class Episode:
         if self.kind == "slow" and now.sum() < _FEWEST_BINS:  # shorter than two looks: whatever lies in it in part
             now = _inside(ends, step, self.window, touching=True)
         hidden = _inside(ends, step, self.masked, touching=True)
-        now = now & ~hidden if (now & ~hidden).sum() >= _FEWEST_KEPT * now.sum() else now
+        # What a save does in the minute before a silence announces none.
+        enough = (now & ~hidden).sum() >= _FEWEST_KEPT * now.sum() or self.kind == "before-stall"
+        now = now & ~hidden if enough else now
         past = past & ~hidden if (past & ~hidden).sum() >= _FEWEST_KEPT * past.sum() else past
         if self.kind == "long-steps":
             past = past & ~_inside(ends, step, self.window, touching=True)

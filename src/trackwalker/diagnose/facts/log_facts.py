@@ -14,6 +14,7 @@ import numpy as np
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.playbook import state_of
+from trackwalker.diagnose.causes.states import states
 from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.job.dialects import read_step
 from trackwalker.job.run import ours
@@ -105,6 +106,15 @@ def named_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
         return Answer(False)
     says = f"{', '.join(found.hosts)}: missed by the coordinator; {found.why}"
     return Answer(bool(found.hosts), (book.add("log", f"{found.file}:{found.line}", says),), found.hosts)
+
+
+def nobody_says_why(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """The log tells first what comes of a rank that is gone, or nothing; who raised an error by itself said why."""
+    primary = case.triage.primary
+    if primary is None or not primary.text or lost_somebody(primary.text):
+        return Answer(True)
+    state, gone = state_of(primary.cause), "rank-gone"
+    return Answer(state != "error-raised" and state in states().reaches(gone) | states().unanswered(gone) | {gone})
 
 
 def lost_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -338,7 +348,7 @@ def add_facts(*facts: Fact) -> None:
 
 
 add_facts(
-    stalled, left_first, lost_by_peers, rank_killed, rank_crashed, named_by_peers, heartbeat_claim,
+    stalled, left_first, nobody_says_why, lost_by_peers, rank_killed, rank_crashed, named_by_peers, heartbeat_claim,
     accused_kept_stepping, cancelled, left_no_word, traceback, finished_or_advancing, constant_speed,
 )  # fmt: skip
 

@@ -91,9 +91,8 @@ def words(case: Case, symptoms: Symptoms) -> str:
     if load is None or load.cpus < _NOTICED:
         return ""
     named = ", ".join(f"{name} {cpus:.2f}" for name, cpus in load.programs.items() if cpus >= _NOTICED)
-    return f"; processes that are not the job's use {load.cpus:.2f} CPUs of {load.machine}" + (
-        f" ({named})" if named else ""
-    )
+    who = f" ({named})" if named else ""
+    return f"; processes that are not the job's use {load.cpus:.2f} CPUs of {load.machine}{who}"
 
 
 add_facts(others_use_the_cpus)

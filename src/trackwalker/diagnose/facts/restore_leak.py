@@ -32,10 +32,8 @@ class Leak:
 
 def restored_single_replica(case: Case) -> bool:
     """Whether the run could have the leak at all: it restored, and nothing says that it did so in the safe way."""
-    restored = case.log.restored is not None or (
-        case.timeline is not None and len(case.timeline) > 0 and int(case.timeline.steps[0]) > 0
-    )
-    return restored and (_setting(case) or "true") in ("true", "1", "yes")
+    later = case.timeline is not None and len(case.timeline) > 0 and int(case.timeline.steps[0]) > 0
+    return (later or case.log.restored is not None) and (_setting(case) or "true") in ("true", "1", "yes")
 
 
 def _setting(case: Case) -> str | None:

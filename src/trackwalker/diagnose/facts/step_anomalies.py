@@ -57,9 +57,8 @@ def single_replica_restored(case: Case, symptoms: Symptoms, book: EvidenceBook) 
         return Answer(False)
     first = int(timeline.steps[0])
     ids = [book.add("log", f"{case.log.path.name}:{found[1].line}", found[1].text)]
-    ids.append(
-        book.add("progress", f"{_source(case)}: first step", f"the first step is {first}", {"step": float(first)})
-    )
+    says = f"the first step is {first}"
+    ids.append(book.add("progress", f"{_source(case)}: first step", says, {"step": float(first)}))
     return Answer(first > 1, tuple(ids), (), float(timeline.ends[0] - timeline.seconds[0]))
 
 
@@ -70,9 +69,8 @@ def recompiled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
         return Answer(False)
     shown = ", ".join(str(s) for s in steps[:8]) + (", …" if len(steps) > 8 else "")
     says = f"{len(steps)} steps after the first ones begin with a compilation: {shown}"
-    ids = [
-        book.add("log", f"{case.log.path.name}: lines that tell of a compilation", says, {"steps": float(len(steps))})
-    ]
+    source = f"{case.log.path.name}: lines that tell of a compilation"
+    ids = [book.add("log", source, says, {"steps": float(len(steps))})]
     timeline = case.timeline
     slow = {s.step for s in course.spikes(case)} & set(steps)
     if timeline is not None and slow:
@@ -167,10 +165,12 @@ def _level(case: Case, metric: str, span: Span, word: str, book: EvidenceBook) -
 
 def no_step_completed(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """The run ended before its first step."""
-    if case.timeline is not None and len(case.timeline):
-        return Answer(False)
-    says = "no step was completed"
-    return Answer(True, (book.add("progress", f"{case.log.path.name}: completed steps", says),))
+    began = case.timeline is not None and len(case.timeline) > 0
+    return Answer(False) if began else Answer(True, (_completed(case, "no step was completed", book),))
+
+
+def _completed(case: Case, says: str, book: EvidenceBook) -> str:
+    return book.add("progress", f"{case.log.path.name}: completed steps", says)
 
 
 def start_overdue(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -179,7 +179,7 @@ def start_overdue(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     if took is None:
         return Answer(False)
     says = f"no step was completed in {took / 60:.0f} min since the job began"
-    return Answer(took > START_BUDGET_S, (book.add("progress", f"{case.log.path.name}: completed steps", says),))
+    return Answer(took > START_BUDGET_S, (_completed(case, says, book),))
 
 
 def starting_up(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -189,7 +189,7 @@ def starting_up(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     if took is None or not open_end:
         return Answer(False)
     says = f"no step was completed in the {took / 60:.0f} min since the job began, and nothing failed"
-    return Answer(took <= START_BUDGET_S, (book.add("progress", f"{case.log.path.name}: completed steps", says),))
+    return Answer(took <= START_BUDGET_S, (_completed(case, says, book),))
 
 
 def params_initialised(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:

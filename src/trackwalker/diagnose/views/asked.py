@@ -178,11 +178,7 @@ def answer(question: str, verdict: Verdict) -> Verdict:
                 return verdict
             found = verdict.outcome == "incident"
             link = " What was found instead: " if found else " "
-            return verdict.model_copy(
-                update={"summary": f"Asked \u201c{_quoted(question)}\u201d: {nothing}.{link}{verdict.summary}"}
-            )
+            asked = " ".join(question.split())[:80]
+            summary = f"Asked \u201c{asked}\u201d: {nothing}.{link}{verdict.summary}"
+            return verdict.model_copy(update={"summary": summary})
     return verdict
-
-
-def _quoted(question: str) -> str:
-    return " ".join(question.split())[:80]
