@@ -180,8 +180,8 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
     for raised in having(groups, "exception"):
         reacting = all(reacts(h.text) for h in raised.hits)
         if reacting and raised.tier <= 4 and any(when(h, index) < when(raised.first, index) for h in asked):
-            for told in (raised, *having(groups, "traceback")):
-                told.tier, told.why = 6, "it came after the request to end"
+            for behind in (raised, *having(groups, "traceback")):
+                behind.tier, behind.why = 6, "it came after the request to end"
     _behind_what_was_raised(groups, index)
     reasons = [h for h in asked if h.rank is None and _WITH_A_REASON.search(h.text)]
     for late in having(groups, "outlived-the-end"):

@@ -17,7 +17,10 @@ CONFIG = re.compile(r"Config param (\w+): (.*)$")
 STAGE = re.compile(
     r"^== (?P<name>[A-Za-z ]+?) (?P<what>BEGIN|END|TIMEOUT|FAILED)(?: \((?:exit=(?P<exit>\d+), )?(?P<seconds>\d+)s)?"
 )
-SAVED = re.compile(r"(?:Saved a checkpoint at step|successfully saved checkpoint from iteration) +(\d+)")
+SAVED = re.compile(  # MaxText's, Megatron's, DeepSpeed's, Hugging Face's, NeMo's
+    r"(?:Saved a checkpoint at step +|successfully saved checkpoint from iteration +|Checkpoint global_step(?=\d+ is ready now)"
+    r"|Saving model checkpoint to \S*checkpoint-|checkpoint save for step +(?=\d+ .*finalized successfully))(\d+)"
+)
 # A profiler's own words for its beginning and its end.
 PROFILER = (
     ("activating the profiler", "starting profiler", "start profiling"),
@@ -78,7 +81,7 @@ NEEDLES = (
     b"Config param ", b"== ", b"NODE_EXIT ", b"FIRST_FAILURE ", b"killed by SIG", b"CANCELLED AT",
     b"srun: error: ", b"Training completed", b"Trainer.fit` stopped", b"after training is done",
     b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", HEARTBEAT.encode(),
-    b"successfully saved checkpoint", SAVED_NOW.encode(), *(word.encode() for words in PROFILER for word in words),
+    b"successfully saved checkpoint", b" is ready now", b"Saving model checkpoint", b"checkpoint save for step", SAVED_NOW.encode(), *(word.encode() for words in PROFILER for word in words),
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
     b"NNODES=", b"JOB_NODELIST=", b"NODELIST_EXPANDED=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
     b"Synchronizing hosts before training loop", b"Memstats: After params", b"Compiling module", b"ompilation of ",
