@@ -105,3 +105,19 @@ def test_a_library_that_is_not_there_is_no_driver_that_failed(tmp_path: Path) ->
     found = triage_text(tmp_path, "ERROR: Failed to initialize NVML: Driver/library version mismatch\n").primary
     assert found is not None
     assert found.cause == "gpu-driver-fault"
+
+
+def test_a_launcher_that_tells_who_was_killed_stands_before_those_who_lost_him(tmp_path: Path) -> None:
+    lost = "".join(
+        f"[rank{r}]:[E101 22:01:08.6 ProcessGroupNCCL.cpp:1895] [Rank {r}] NCCL error: remote process exited or there was a network error\n"
+        for r in (3, 4, 5)
+    )
+    text = (
+        f"step: 9 loss: 2.0\n{lost}"
+        "E1012 22:01:14.667 9120 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -9) local_rank: 3 (pid: 9203) of binary: python\n"
+        "train.py FAILED\nRoot Cause (first observed failure):\n[0]:\n  host      : h100-113\n  rank      : 7 (local_rank: 3)\n"
+        "  exitcode  : -9 (pid: 9203)\n  traceback : Signal 9 (SIGKILL) received by PID 9203\n"
+    )
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert (found.id, found.rank) == ("sigkill", 7)

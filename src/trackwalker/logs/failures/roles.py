@@ -63,7 +63,7 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
     if primary is None and not completed and stall is None and not index.facts.header:
         primary = next((g for g in ordered if g.tier == g.first.signature.order == _SLOWS), None)
     if primary is not None:
-        primary = _own_line(groups, primary, first_rank) or primary
+        primary = _own_line(groups, primary, first_rank, index) or primary
         _owned_by_the_first(primary, index)
         _without_a_name(primary, index)
     roles = Roles(first_rank=first_rank, first_host=first_host, first_says=says)
@@ -108,11 +108,18 @@ def _said_before_silence(primary: Group, index: LogIndex) -> bool:
     return told is not None and told.severity >= ERROR and primary.first.line > last
 
 
-def _own_line(groups: list[Group], primary: Group, first_rank: int | None) -> Group | None:
-    """A lost peer is told best by its own line: that it was killed, not that another rank missed it."""
-    if not primary.has("lost-peer") or first_rank is None:
+def _own_line(groups: list[Group], primary: Group, first_rank: int | None, index: LogIndex) -> Group | None:
+    """A lost peer is told best by its own line, or its launcher's: that it was killed, not that others missed it."""
+    first = index.places.ended_first if first_rank is None else first_rank
+    if not primary.has("lost-peer") or first is None:
         return None
-    return next((g for g in having(groups, "kill") if g.first.rank == first_rank), None)
+    for group in having(groups, "kill"):
+        hit = group.first
+        if hit.rank == first or (hit.rank is None and first == index.places.ended_first and group.tier <= 4):
+            group.hits[0] = replace(hit, rank=first, host=index.rank_hosts.get(first, hit.host))
+            group.local = True  # it is told of a process that is named
+            return group
+    return None
 
 
 def _owned_by_the_first(primary: Group, index: LogIndex) -> None:
