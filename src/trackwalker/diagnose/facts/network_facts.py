@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,11 @@ from trackwalker.record.timeline import Floats
 from trackwalker.stats.detectors import outliers
 from trackwalker.telemetry.client import host_of
 
-_RETX, _DUP = "hw_rdma_tx_retx_pkts_total", "hw_rdma_rx_dup_request_total"
+_RETX = "hw_rdma_tx_retx_pkts_total"
+_RECEIVED = {  # what a receiver counts of packets that were lost or damaged on their way in
+    "hw_rdma_rx_dup_request_total": "duplicates/s",
+    "hw_rdma_rx_out_of_sequence_total": "packets/s out of sequence",
+}
 _PORT = "hw_rdma_port_state"
 _SENDERS = 3  # fewer may each have a fault of their own
 _LEAST_RATE = 1.0  # retransmits a second
@@ -32,16 +37,17 @@ _IDLE_PERCENT = 40.0
 
 
 def lossy_receiver(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """Several hosts retransmit and one that does not receives the duplicates: it loses what they send."""
+    """Several hosts retransmit and one that does not receives twice or out of order: it loses what they send."""
     telemetry, spans = case.telemetry, symptoms.windows.get("slow")
-    if telemetry is None or not spans or not {_RETX, _DUP} <= telemetry.metrics():
+    counted = [m for m in _RECEIVED if telemetry is not None and m in telemetry.metrics()]
+    if telemetry is None or not spans or not counted or _RETX not in telemetry.metrics():
         return Answer(None)
     ids: list[str] = []
     trusted = frozenset(case.trusted)
     accused: set[str] = set()
-    for span in spans:
+    for span, metric in product(spans, counted):
         window = f"[{max(1, round(span.seconds))}s] @ {span.end:.3f}"
-        sent, doubled = (f"sum by (host) (rate({m}{window}))" for m in (_RETX, _DUP))
+        sent, doubled = (f"sum by (host) (rate({m}{window}))" for m in (_RETX, metric))
         senders = {h: v for h, v in telemetry.by_host(sent, span.end).items() if h in trusted}
         receivers = {h: v for h, v in telemetry.by_host(doubled, span.end).items() if h in trusted}
         loud = [h for h, v in senders.items() if v >= _LEAST_RATE]
@@ -52,7 +58,7 @@ def lossy_receiver(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
             says = f"{len(loud)} hosts retransmit, up to {max(senders.values()):.0f} packets/s each"
             ids.append(book.add("metric", sent, says, senders))
             most = max(receivers[h] for h in quiet)
-            says = f"{', '.join(quiet)} receives {most:.0f} duplicates/s and retransmits nothing itself: it loses them"
+            says = f"{', '.join(quiet)} receives {most:.0f} {_RECEIVED[metric]} and retransmits nothing: it loses them"
             ids.append(book.add("metric", doubled, says, receivers))
     return Answer(bool(accused), tuple(ids), tuple(sorted(accused)), symptoms.slow[0].start if accused else None)
 
