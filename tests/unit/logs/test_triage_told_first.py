@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from triage_logs import triage_text
+from triage_logs import steps, triage_text
 
 from trackwalker.logs.failures.structure import counted_none
 
@@ -121,3 +121,34 @@ def test_a_launcher_that_tells_who_was_killed_stands_before_those_who_lost_him(t
     found = triage_text(tmp_path, text).primary
     assert found is not None
     assert (found.id, found.rank) == ("sigkill", 7)
+
+
+def test_a_launch_that_failed_tells_no_lost_node(tmp_path: Path) -> None:
+    line = "srun: error: Task launch for StepId=9.0 failed on node n21: {}\n"
+    found = triage_text(tmp_path, line.format("Unable to satisfy cpu bind request")).primary
+    assert found is not None
+    assert (found.cause, found.kind) == ("unclassified", "scheduler")
+    found = triage_text(tmp_path, line.format("Communication connection failure")).primary
+    assert found is not None
+    assert found.cause == "node-death"
+
+
+def test_who_ends_by_hand_what_never_made_a_step_saw_it_stand_still(tmp_path: Path) -> None:
+    text = "n1:3:4 [0] NCCL INFO Init COMPLETE\n[rank0] before all_reduce\n^CW0621 18:19:40.1 api.py:723] Received 2 death signal, shutting down workers\n"
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert found.cause == "unclassified"
+    found = triage_text(tmp_path, steps(6) + text.splitlines()[-1] + "\n").primary
+    assert found is not None
+    assert found.cause == "user-cancel"
+
+
+def test_what_a_program_says_of_its_start_is_no_last_word(tmp_path: Path) -> None:
+    text = (
+        "[rank3]: > initialized pipeline model parallel with size 1\n"
+        "[rank1]:[E624 02:14:50.7 ProcessGroupNCCL.cpp:683] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600040 milliseconds before timing out.\n"
+        "[rank2]:[E624 02:14:51.7 ProcessGroupNCCL.cpp:683] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600041 milliseconds before timing out.\n"
+    )
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert "initialized" not in found.text

@@ -67,7 +67,7 @@ _NO_MORE = re.compile(
 )
 
 _BY_HAND = re.compile(
-    r"^\s*(?:\^C)+\s*$|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
+    r"^\s*(?:\^C)+|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
     r"(?:py-spy|gdb|nvidia-smi|rocm-smi|amd-smi|ps|top|htop|iostat|mpstat|dmesg|strace|pstack|ibstat|rdma|ethtool|cat /proc)\b"  # noqa: E501
 )
 _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")

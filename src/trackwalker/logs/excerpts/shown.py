@@ -28,6 +28,7 @@ _LONGEST = 1 << 16  # bytes
 _SLOWS = 7  # the tier of what slows a run and does not end it
 _QUOTED = 400
 _LEAK = "host-memory-leak"
+_BY_HAND = re.compile(r"\^C|\bsignal:? 2\b|\b2 death signal|SIGINT|(?i:keyboard ?interrupt|killed by user)")
 _LABEL = re.compile(r"^(?:\[(?:rank ?|default|\d,)?\d{1,6}\](?:<\w+>)?:?|\s*\d{1,6}: )\s?")
 
 
@@ -50,7 +51,7 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
             said.setdefault(each[0], []).append(each)
     for each in slower_steps(lines) if not said else ():
         said.setdefault(each[0], []).append(each)
-    if not said and not any(hit.signature.order <= _SLOWS for hit in hits):
+    if not said and not any(hit.signature.order <= _SLOWS for hit in hits if not by_hand(hit)):
         for each in chain(not_placed(own, found), slow_words(lines)):
             said.setdefault(each[0], []).append(each)
         for each in asked_about(lines) if not said else ():
@@ -59,6 +60,12 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
         said.setdefault(each[0], []).append(each)
     killed = any("kill" in hit.signature.traits for hit in hits)
     return [_hit(known[name], told, scan.path.name, killed) for name, told in said.items()]
+
+
+def by_hand(hit: Hit) -> bool:
+    """Whether a line tells that a person ended the run from his terminal."""
+    ends = hit.signature.unnamed or "request-to-end" in hit.signature.traits
+    return ends and _BY_HAND.search(hit.text) is not None
 
 
 def _hit(signature: Signature, told: Sequence[Shown], file: str, killed: bool) -> Hit:

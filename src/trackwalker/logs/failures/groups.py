@@ -8,6 +8,8 @@ from trackwalker.logs.failures.reactions import launchers_end, reacts
 from trackwalker.logs.failures.signatures import Condition, Trait
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
+SLOWS = 7  # the tier of what slows a run and does not end it
+
 
 @dataclass
 class Group:

@@ -34,7 +34,7 @@ _HERE = re.compile(
     r"|\b(?:(?:global|local|world)[ _]?)?(?:rank|worker|process|task|node|host)[ =:#]{1,2}\d+\b"
     r"|\b(?:ray)?(?:worker|node|task|actor|job) (?:id|ip address|port|pid): \S+"
 )
-_OPTIONS = re.compile(r"(?<=\s)--[a-z][\w-]*(?:=\S+)?")  # of a command that is quoted
+_OPTIONS = re.compile(r"^(?:\$ |\^C).*|(?<=\s)--[a-z][\w-]*(?:=\S+)?")  # of a command that is typed or quoted
 _SERVICE = re.compile(  # barrierd:, tokenguard:, one word of two
     r"^(\W{0,3}[a-z]{3,}?)((?:d|kit|guard|warden|keeper|master|shim|mesh|cast|vault|rt|ctl|agent|net|lib|hub|link|gate|sync|clock|store))(?=(?: \w+)?: )"  # noqa: E501
 )

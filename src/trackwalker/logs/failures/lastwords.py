@@ -51,6 +51,11 @@ _LOST = re.compile(
 # Classes that end a program and are no error have names of their own.
 _CLASS = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?!SystemExit|KeyboardInterrupt|GeneratorExit)([A-Z]\w+)(?:: |$)")
 _WHOLE = re.compile(rb"(?<![\w.:-])\d{1,9}(?![\w.:])")
+# What a program says of its start, before anything could go wrong.
+_BEGINS = re.compile(
+    r"(?i)^\W*(?:\w+ )?(?:initiali[sz](?:ed|ing)|load(?:ing|ed)|start(?:ing|ed)|using|built|building|compiling"
+    r"|created|creating|found|number of)\b"
+)
 _CALM = re.compile(r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b")  # in the head of a line
 _A_BAR = re.compile(r"\d+%\||\b\d+(?:\.\d+)?(?:it/s|s/it)\b")
 
@@ -217,6 +222,7 @@ def _without_health(
         return [s for s in found if s.rank == ended][-1:]
     lost = {rank for rank in victims.values() if rank is not None}
     near = [s for s in found if first is not None and first - s.line <= _NEAR and s.rank not in lost]
+    near = [s for s in near if not _BEGINS.match(s.text)]
     return near[-1:] if len(lost) >= _SEVERAL else []
 
 

@@ -24,6 +24,7 @@ _REACTS = re.compile(
     | \b(?:timed?.?out|timeout|abort\w*|failed|giving\sup|gave\sup|stuck|hung)\b[^.;]{{0,40}}\b{_COLLECTIVE}\b
     | \b\d+\s?(?:/|of)\s?\d+\s(?:\w+\s)?(?:arrived|present|joined|reported)\b
     | \bfail\w*\sto\s(?:connect|register|join)\b[^.;]{{0,40}}\b(?:{_WHO}|coordination\sservice|rendezvous)\b
+    | \bconnect(?:ion|ing)?(?:\(\))?\s(?:attempt\s)?timed\s?out\b
     | \bwait(?:ed|ing)\s[^.;]{{0,40}}\bfor\s(?:\S+\s){{0,3}}{_WHO}\b
     | \bwatchdog\b[^.;]{{0,40}}\b(?:caught|timeout|timed.out|detected|stuck)\b | /job:\w+/replica:\d+/task: | \bleaving\sthe\s(?:group|ring|world|mesh|job) | \b(?:another|other|some|remote|one\sof\sthe)\s(?:\w+\s)?{_WHO}\b
     | \b(?:group|ring|mesh|world|gang|cohort)\b[^.;]{{0,30}}\b(?:broken|broke|torn|dissolved|gone)\b | \b(?:exiting|leaving|stopping|ending|quitting|going|aborting)\s(?:too|as\swell|likewise)\b

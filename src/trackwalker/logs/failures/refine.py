@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from trackwalker.logs.failures.groups import Group, having, only, waits_for, when
+from trackwalker.logs.excerpts.shown import by_hand
+from trackwalker.logs.failures.groups import SLOWS, Group, having, only, waits_for, when
 from trackwalker.logs.failures.kinds import kind_of_cause
 from trackwalker.logs.failures.line_hosts import (
     absent_hosts,
@@ -112,6 +113,10 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         if all("lo:" in t for t in texts) and not having(groups, "connecting-failed"):
             group.tier = 8
     _named_too_much(groups)
+    if any(g.tier == SLOWS for g in groups) and not len(index.steps) and not index.facts.header:
+        for end in groups:
+            if all(by_hand(h) for h in end.hits):
+                end.tier, end.why = 8, "somebody ended by hand what had not got on"
     _without_python(groups, index)
     _only_warned(groups, index)
     if index.places.unlimited:

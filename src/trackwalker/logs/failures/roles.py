@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from trackwalker.job.causes import about
 from trackwalker.logs.failures.findings import Finding, Role, Stopped, hang
-from trackwalker.logs.failures.groups import Group, groups_of, having, when
+from trackwalker.logs.failures.groups import SLOWS, Group, groups_of, having, when
 from trackwalker.logs.failures.kinds import kind_of, kind_of_cause
 from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
@@ -20,7 +20,6 @@ UNCLASSIFIED = "unclassified"  # the cause of what is located and not named
 _SAME = 20  # lines: what a rank says so close together is about one thing
 _FEW = 4
 _BLOCK = 3  # lines
-_SLOWS = 7
 
 
 @dataclass
@@ -61,7 +60,7 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
         primary = _ended_from_outside(groups, primary, index) or primary
     # Somebody shows a log in which nothing failed: what slows the run is the answer.
     if primary is None and not completed and stall is None and not index.facts.header:
-        primary = next((g for g in ordered if g.tier == g.first.signature.order == _SLOWS), None)
+        primary = next((g for g in ordered if g.tier == g.first.signature.order == SLOWS), None)
     if primary is not None:
         primary = _own_line(groups, primary, first_rank, index) or primary
         _owned_by_the_first(primary, index)
@@ -98,7 +97,7 @@ def _class_by_the_others(roles: Roles) -> None:
         return
     known = next((f.kind for f in roles.findings if f.role == "consequence" and f.kind and not f.unnamed), "")
     # What does not get on and says nothing: its program is asked first.
-    known = known or ("program" if first.tier == _SLOWS and first.cause == UNCLASSIFIED else "")
+    known = known or ("program" if first.tier == SLOWS and first.cause == UNCLASSIFIED else "")
     roles.findings[roles.findings.index(first)] = replace(first, kind=known)
 
 
