@@ -6,6 +6,8 @@ import contextlib
 import io
 import os
 import sys
+from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -14,7 +16,50 @@ from trackwalker import __version__
 from trackwalker.cli.commands import Commands
 from trackwalker.cli.common.settings import apply_settings
 from trackwalker.cli.common.words import earlier_jobs
-from trackwalker.errors import TrackwalkerError
+from trackwalker.errors import TrackwalkerError, UsageError
+
+
+def help_of(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]…", help="The command, as tsdb query.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="The help of every command (also: --help-all).")] = False,
+) -> int:
+    """Show the help of a command."""
+    if everything:
+        help_all()
+        return 0
+    return _help([*(command or [])])
+
+
+def help_all() -> None:
+    """Show the help of the program and of every command, one after the other."""
+    _help([])
+    for words in _every_command():
+        _help(words)
+
+
+def _every_command() -> Iterator[list[str]]:
+    from trackwalker.cli.commands import COMMANDS, GROUPS, load
+
+    for name in [name for names in GROUPS.values() for name in names.split() if name in COMMANDS]:
+        with contextlib.suppress(UsageError):  # the lab is not installed
+            command = load(name)
+            yield [name]
+            yield from ([name, below] for below in getattr(command, "commands", {}))
+
+
+def _help(words: list[str]) -> int:
+    from trackwalker.cli.app import app  # it holds the list of commands, and this is one of them
+
+    code = app([*words, "--help"], prog_name="trackwalker", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"trackwalker {__version__}")
+
 
 INTERNAL = 70  # a defect of ours, as sysexits has it
 
@@ -60,7 +105,7 @@ def _version(wanted: bool) -> None:
 
 def _help_all(wanted: bool) -> None:
     if wanted:
-        from trackwalker.cli.common.help import help_all  # imports every command
+        from trackwalker.cli.app import help_all  # imports every command
 
         help_all()
         raise typer.Exit

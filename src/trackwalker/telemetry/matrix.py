@@ -17,7 +17,7 @@ Labels = dict[str, str]
 _MATRIX = b'{"status":"success","data":{"resultType":"matrix","result":[{'
 _METRIC, _VALUES = b'{"metric":', b'"values":[['
 _SHORTEST, _SHORTEST_SERIES = 8, 32  # bytes of a sample, of a series
-_KERNEL = "trackwalker.telemetry.matrix_kernel"
+_KERNEL = "trackwalker.telemetry.kernels"
 
 
 def read_matrix(content: bytes) -> list[tuple[Labels, Floats, Floats]] | None:
@@ -46,7 +46,7 @@ def read_quickly() -> None:
 
 
 def _by_compiler(content: bytes) -> list[tuple[Labels, Floats, Floats]] | None:
-    from trackwalker.telemetry import matrix_kernel as kernel
+    from trackwalker.telemetry import kernels as kernel
 
     most, series = len(content) // _SHORTEST + 1, len(content) // _SHORTEST_SERIES + 1
     times, values = np.empty(most), np.empty(most)  # of what is not written to there is no memory

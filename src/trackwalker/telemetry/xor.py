@@ -20,7 +20,7 @@ Words = NDArray[np.uint64]
 
 SAMPLES_PER_CHUNK = 120  # what Prometheus itself cuts at
 STREAMS_AT_ONCE = 4096  # bounds the memory of the bit arrays
-_KERNEL = "trackwalker.telemetry.xor_kernel"
+_KERNEL = "trackwalker.telemetry.kernels"
 _NEW_WINDOW = 0b11
 _SAME_WINDOW = 0b10
 
@@ -41,7 +41,7 @@ def encode_quickly() -> None:
 
 
 def _by_compiler(times: Ints, values: Floats) -> list[bytes]:
-    from trackwalker.telemetry import xor_kernel as kernel
+    from trackwalker.telemetry import kernels as kernel
 
     out = np.empty(len(times) * (kernel.LONGEST_HEAD + times.shape[1] * kernel.LONGEST_SAMPLE), np.uint8)
     ends = np.zeros(len(times), np.int64)

@@ -208,7 +208,7 @@ def test_a12_a_store_that_cannot_start_says_why_and_touches_nothing(
 def test_a14_without_any_network_everything_is_recorded(tmp_path: Path, prometheus: Path) -> None:
     """D20: nothing is fetched, resolved or reached at the start; loopback is all there is."""
     words = [sys.executable, "-m", "trackwalker", "run", "tiny", "-n", "1", "--observe", "-w", str(tmp_path)]
-    words += ["--", *PACED, "steps=40", "checkpoint_period=100000"]
+    words += ["--", *PACED, "steps=100", "checkpoint_period=100000"]
     isolated = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *words]
     probe = subprocess.run([*isolated[:4], "ip link set lo up"], capture_output=True, check=False)
     if probe.returncode != 0:
@@ -225,7 +225,7 @@ def test_a14_without_any_network_everything_is_recorded(tmp_path: Path, promethe
     assert collectors >= {"host", "netdev", "lane", "training", "identity", "kernel_log", "filesystem", "rdma"}
     assert [labels["collector"] for labels, _, values in up if values[-1] != 1] == []
     assert {(labels["rank"], labels["local_rank"]) for labels, _, _ in info} == {("0", "0")}
-    assert {max(values) for _, _, values in steps} == {39}
+    assert {max(values) for _, _, values in steps} == {99}
 
 
 def test_a15_two_people_view_one_finished_job_and_change_no_byte(tmp_path: Path, prometheus: Path) -> None:

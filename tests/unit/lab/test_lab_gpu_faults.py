@@ -51,6 +51,10 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def victim(tmp_path: Path) -> Iterator[Victim]:
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "1"}
     child = subprocess.Popen(["sleep", "60"], start_new_session=True, env=env)
+    while (
+        b"CUDA_VISIBLE_DEVICES=1" not in Path(f"/proc/{child.pid}/environ").read_bytes()
+    ):  # until it is no fork of ours
+        time.sleep(0.01)
     stat = read_stat(child.pid)
     assert stat is not None
     job = tmp_path / "job"

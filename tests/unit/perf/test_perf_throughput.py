@@ -14,7 +14,7 @@ from trackwalker.errors import EvidenceError
 from trackwalker.job.layout import Job
 from trackwalker.perf.analysis.report import Options, analyse
 from trackwalker.perf.analysis.result import PerfReport, Throughput
-from trackwalker.stats.bootstrap import difference_interval, mean_interval
+from trackwalker.stats.paired import difference_interval, mean_interval
 
 CONFIG = {"per_device_batch_size": 10, "max_target_length": 4096, "gradient_accumulation_steps": 1}
 

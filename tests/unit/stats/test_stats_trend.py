@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trackwalker.stats.trends import steady_rise
+from trackwalker.stats.segments import steady_rise
 
 TIMES = np.arange(72.0) * 100.0
 NOISE = np.random.default_rng(2).normal(0, 1e8, 72)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from trackwalker.cli.common.display import ProgressLine
 from trackwalker.cli.common.options import DEFAULT_WORKSPACE, Workspace
 from trackwalker.cli.common.saving import save
 from trackwalker.cli.common.say import Screen
+from trackwalker.cli.launching.run import ProgressLine
 from trackwalker.errors import UsageError
 from trackwalker.job.resolve import resolve
 from trackwalker.lab.real.cases import CASES

@@ -1,4 +1,4 @@
-"""`trackwalker wait`: stay until a job ends, and end with its exit code."""
+"""`trackwalker wait` and `cancel`: until a job ends, and to end it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from trackwalker.launch.job_state import Standing, find_job
 
 if TYPE_CHECKING:
     from trackwalker.watch.supervise.resume_policy import ResumePolicy
+from trackwalker.launch import job_state as standing
 
 SCHEMA = "trackwalker.wait/1"
 STILL_THERE = 75  # as sysexits has it: try again later
@@ -111,3 +112,27 @@ def _code(seen: Standing) -> int:
     if seen.ended:
         return 1 if seen.exit is None else seen.exit
     return 1 if seen.stuck else STILL_THERE
+
+
+CANCEL_SCHEMA = "trackwalker.cancel/1"
+
+
+def cancel(
+    job: JobName,
+    as_json: AsJson = False,
+    workspace: Workspace = DEFAULT_WORKSPACE,
+) -> int:
+    """End a job of this workspace; its ranks are signalled and save what they have. Other jobs are refused.
+
+    Exit codes: 0 it was asked to end or had ended, 2 no such job or not ours, 69 the scheduler does not answer.
+    """
+    found = standing.find_job(job, workspace)
+    if job not in (found.id, found.label) and "/" not in job:
+        raise UsageError(f"'{job}' is not the whole id: did you mean job {found.id}?")
+    before = standing.cancel(found)
+    told = not before.ended
+    if as_json:
+        print(json.dumps({"schema": CANCEL_SCHEMA, "told": told, "before": as_dict(found, before)}, indent=1))
+    else:
+        say(f"job {found.id} was asked to end" if told else f"{sentence(found, before)}: nothing to cancel")
+    return 0

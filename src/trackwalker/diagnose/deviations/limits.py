@@ -11,8 +11,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.facts.trend_facts import still_to_run
 from trackwalker.record.masks import WARM_UP_STEPS
-from trackwalker.stats.segments import Floats
-from trackwalker.stats.trends import steady_rise
+from trackwalker.stats.segments import Floats, steady_rise
 from trackwalker.telemetry.client import QueryError, host_of
 from trackwalker.telemetry.meaning import meaning_of
 from trackwalker.telemetry.store import Telemetry

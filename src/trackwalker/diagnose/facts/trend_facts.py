@@ -13,7 +13,7 @@ from trackwalker.diagnose.facts.log_facts import Answer, add_facts
 from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.record.projection import final_step
-from trackwalker.stats.trends import Trend, steady_rise
+from trackwalker.stats.segments import Trend, steady_rise
 from trackwalker.telemetry.client import host_of
 
 _POINTS = 72

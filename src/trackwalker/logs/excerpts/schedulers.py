@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from trackwalker.logs.excerpts.gpus import Shown
+from trackwalker.logs.excerpts.machines import Shown
 from trackwalker.logs.excerpts.tables import Table
 
 _REASONS = re.compile(r"(?i)\s(?:reason)\s.*\bmessage\b")

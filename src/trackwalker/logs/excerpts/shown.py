@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from trackwalker.logs.excerpts.gpus import Shown, slow_gpus
-from trackwalker.logs.excerpts.hosts import busy_hosts
-from trackwalker.logs.excerpts.networks import unused_rdma
+from trackwalker.logs.excerpts.machines import Shown, slow_gpus
+from trackwalker.logs.excerpts.machines import busy_hosts
+from trackwalker.logs.excerpts.programs import unused_rdma
 from trackwalker.logs.excerpts.programs import asked_about, ended_well, slow_programs, slow_words
-from trackwalker.logs.excerpts.times import long_saves, one_far_behind, slower_steps
+from trackwalker.logs.excerpts.programs import long_saves, one_far_behind, slower_steps
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
 from trackwalker.logs.scanning.gathered import Hit

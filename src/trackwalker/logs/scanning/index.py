@@ -14,8 +14,7 @@ from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import needles as step_needles
 from trackwalker.logs.excerpts.shown import shown
 from trackwalker.logs.facts import LogFacts
-from trackwalker.logs.failures.ends import ended_first
-from trackwalker.logs.failures.forged import drop_forged
+from trackwalker.logs.failures.ends import drop_forged, ended_first
 from trackwalker.logs.failures.lastwords import (
     VICTIM_LINES,
     accused,

@@ -10,7 +10,7 @@ import numpy as np
 from trackwalker.perf.analysis.diff_result import Changed, DiffReport, Fall, Mismatch, OpDelta, Speed
 from trackwalker.perf.analysis.result import PerfReport, ProgramPart, TracePart, short_path
 from trackwalker.record.speeds import Series, compare_speeds
-from trackwalker.stats.bootstrap import difference_interval
+from trackwalker.stats.paired import difference_interval
 from trackwalker.stats.segments import Floats
 
 _FEWEST = 3  # samples of each side: fewer have no interval

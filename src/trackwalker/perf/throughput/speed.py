@@ -13,8 +13,7 @@ from trackwalker.record.masks import REASONS, Masks
 from trackwalker.record.phases import Phase
 from trackwalker.record.projection import Progress
 from trackwalker.record.steps import LOG, Floats, Ints, StepTable
-from trackwalker.stats.bootstrap import mean_interval
-from trackwalker.stats.paired import unpaired
+from trackwalker.stats.paired import mean_interval, unpaired
 
 _FEWEST = 5  # plain steps: with fewer the labelled ones have to speak, too
 _MOST_POINTS = 4000  # of the series that a report carries

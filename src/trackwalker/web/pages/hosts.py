@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from trackwalker.errors import JobNotFoundError, UsageError
+from trackwalker.fleet.incidents import drain_commands
 from trackwalker.fleet.questions import rack_of
 from trackwalker.fleet.rows import JobRow
-from trackwalker.fleet.share import drain_commands
 from trackwalker.launch.ledger import incidents, suspects
 from trackwalker.report.text import clip, one_line
 from trackwalker.web.pages.jobs import index_of

@@ -14,10 +14,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from trackwalker.errors import JobNotFoundError, TrackwalkerError, UsageError
-from trackwalker.fleet.incidents import Incident, Order, inbox, is_incident, lost_by, one
+from trackwalker.fleet.incidents import Incident, Order, inbox, is_incident, lost_by, markdown, one
 from trackwalker.fleet.marks import STATES, Marks
 from trackwalker.fleet.rows import JobRow
-from trackwalker.fleet.share import markdown
 from trackwalker.fleet.signs import Signs
 from trackwalker.fleet.store import folder_for
 from trackwalker.job.causes import known as known_causes
