@@ -74,7 +74,9 @@ def test_a_running_job_says_how_old_it_is_grows_and_ends(running: Running, look:
         # A long run's words break on a phone instead of making the page wider.
         page.set_viewport_size({"width": 390, "height": 900})
         fits = "document.documentElement.scrollWidth <= innerWidth"
-        page.wait_for_function(fits)  # the charts follow the window a moment later
+        deadline = time.monotonic() + 10
+        while not page.evaluate(fits) and time.monotonic() < deadline:
+            page.wait_for_timeout(100)  # the charts follow the window a moment later
         words = "running, step 1,002,790 of 1,600,000; updated 0.66 s ago"
         assert page.evaluate(
             f"() => {{ document.getElementById('live-words').textContent = '{words}'; return {fits}; }}"
