@@ -79,6 +79,9 @@ def look(folder: Path) -> Job:
     return Job(folder, found)
 
 
+TWO_SCRAPES_S = 12.0
+
+
 def killed_run(workspace: Path) -> Path:
     """A real recorded run of four processes, as a user starts it, of which one is killed after some steps.
 
@@ -89,10 +92,12 @@ def killed_run(workspace: Path) -> Path:
     with (workspace / "out").open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "trackwalker", *words], stdout=out, stderr=out)
     try:
-        deadline = time.monotonic() + 200
+        deadline, first = time.monotonic() + 200, 0.0
         while time.monotonic() < deadline:
             found = list(workspace.glob("local_*/progress.jsonl"))
-            if found and any(record.get("step", 0) >= 30 for record in read(found[0]).items):
+            first = first or (time.monotonic() if found else 0.0)
+            scraped = found and time.monotonic() - first >= TWO_SCRAPES_S  # a quick machine needs less for the steps
+            if scraped and any(record.get("step", 0) >= 30 for record in read(found[0]).items):
                 break
             time.sleep(0.1)
         (job_dir,) = (path.parent for path in found)

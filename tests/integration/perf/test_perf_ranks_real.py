@@ -40,15 +40,20 @@ from pathlib import Path
 from trackwalker.perf.ranks.gather import gather
 Path(sys.argv[2]).write_bytes(pickle.dumps(gather([Path(p) for p in sys.argv[3:]], ray=sys.argv[1])))
 """
+STEPS = 8  # of traced_rank.py
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A trace of each rank."""
     pytest.importorskip("jax")
-    folder = tmp_path_factory.mktemp("ranks")
-    run_ranks("traced_rank.py", RANKS, folder, SLOW, TIMES)
-    return sorted(folder.rglob("*.xplane.pb"))
+    for _ in range(3):  # beside a foreign load JAX's profiler may end without the end of the last step
+        folder = tmp_path_factory.mktemp("ranks")
+        run_ranks("traced_rank.py", RANKS, folder, SLOW, TIMES)
+        found = sorted(folder.rglob("*.xplane.pb"))
+        if all(len(table.steps) == STEPS for table in gather(found)[0]):
+            break
+    return found
 
 
 def test_the_rank_with_more_to_do_is_named_with_its_cause(traces: list[Path]) -> None:
@@ -69,9 +74,9 @@ def test_the_rank_with_more_to_do_is_named_with_its_cause(traces: list[Path]) ->
 def test_steps_collectives_and_sums_of_every_rank_are_those_that_ran(traces: list[Path]) -> None:
     tables, _ = gather(traces)
     for table in tables:
-        assert [s.number for s in table.steps] == list(range(8))
+        assert [s.number for s in table.steps] == list(range(STEPS))
         assert [b.total for b in table.buckets] == [s.span for s in table.steps]
-        assert len(table.calls) == 8
+        assert len(table.calls) == STEPS
         planned = next(iter(table.planned.values()))
         assert (planned.kind, planned.bytes, planned.groups) == ("all-reduce", 384 * 384 * 4, (tuple(range(RANKS)),))
     fast = [t for i, t in enumerate(tables) if i != SLOW]
