@@ -50,8 +50,6 @@ def _every_command() -> Iterator[list[str]]:
 
 
 def _help(words: list[str]) -> int:
-    from trackwalker.cli.app import app  # it holds the list of commands, and this is one of them
-
     code = app([*words, "--help"], prog_name="trackwalker", standalone_mode=False)
     return code if isinstance(code, int) else 0
 
@@ -105,8 +103,6 @@ def _version(wanted: bool) -> None:
 
 def _help_all(wanted: bool) -> None:
     if wanted:
-        from trackwalker.cli.app import help_all  # imports every command
-
         help_all()
         raise typer.Exit
 

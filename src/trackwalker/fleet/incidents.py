@@ -1,7 +1,8 @@
 """The inbox: one incident for every job that is or was in trouble, from its verdict, its log and the watcher.
 
 An incident has the id of its job: the link stays good when a later look knows the cause better. What people decided
-about it (`marks`) is theirs; all else is worked out anew from the evidence.
+about it (`marks`) is theirs; all else is worked out anew from the evidence. `markdown` is one as text,
+for a chat or a ticket.
 """
 
 from __future__ import annotations

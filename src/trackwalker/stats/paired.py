@@ -1,4 +1,7 @@
-"""Two runs step by step: by how much they differ, how sure that is, and what difference could have hidden."""
+"""Two runs step by step: by how much they differ, how sure that is, and what difference could have hidden.
+
+And of samples that are no pairs, intervals by resampling, without a model of the noise.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Change points of a step-time series, judged by the series' own noise."""
+"""Change points of a step-time series, judged by the series' own noise; and series that rise all along."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The numbers of a matrix answer read by machine code, where numba is installed: ten times the speed of a JSON parser.
+"""What is read and written by machine code, where numba is installed: a matrix answer's numbers, samples as chunks.
 
-Nothing here is trusted: what is not plainly a list of times and values is left to the parser (-1).
+`read` takes the numbers of an answer at ten times the speed of a JSON parser; nothing there is trusted: what is not
+plainly a list of times and values is left to the parser (-1). `encode` writes the chunks of a block (see xor.py).
 """
 
 from __future__ import annotations

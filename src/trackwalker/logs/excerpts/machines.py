@@ -1,4 +1,8 @@
-"""GPUs that run slower than they could, from the numbers and flags of `nvidia-smi`, whatever form it was asked for."""
+"""Machines that hold a run up, by their own tools: GPUs slower than they could be, disks, processors, memory.
+
+Of GPUs the numbers and flags of `nvidia-smi`, whatever form it was asked for; of hosts `iostat`, `vmstat`, `top` and
+`free`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program prints of its own slowness: waits for data, the same function compiled again, slower steps, tests.
+"""What a program prints of its own slowness: waits for data, compilation again, slower steps, tests, networks.
 
 A run that is slow did not fail: its own numbers say what it waits for, and words only that it is slow.
 """

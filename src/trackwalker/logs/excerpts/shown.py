@@ -3,18 +3,24 @@
 Only a short text is read so: it is what a person cut out to show it. A long log is told by its lines, steps and ends.
 """
 
-from __future__ import annotations  # noqa: I001
+from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from trackwalker.logs.excerpts.machines import Shown, slow_gpus
-from trackwalker.logs.excerpts.machines import busy_hosts
-from trackwalker.logs.excerpts.programs import unused_rdma
-from trackwalker.logs.excerpts.programs import asked_about, ended_well, slow_programs, slow_words
-from trackwalker.logs.excerpts.programs import long_saves, one_far_behind, slower_steps
+from trackwalker.logs.excerpts.machines import Shown, busy_hosts, slow_gpus
+from trackwalker.logs.excerpts.programs import (
+    asked_about,
+    ended_well,
+    long_saves,
+    one_far_behind,
+    slow_programs,
+    slow_words,
+    slower_steps,
+    unused_rdma,
+)
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
 from trackwalker.logs.scanning.gathered import Hit

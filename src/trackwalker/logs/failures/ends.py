@@ -1,4 +1,4 @@
-"""Who ended first, by the word of the launcher at the end of a log."""
+"""Who ended, by the word of the launcher: the first of them, and whose word on an end is not believed."""
 
 from __future__ import annotations
 

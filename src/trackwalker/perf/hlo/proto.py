@@ -1,4 +1,7 @@
-"""Reads a compiled program from its proto: the one XLA leaves in every trace, or a dump's `.hlo.pb`."""
+"""Reads a compiled program from its proto: the one XLA leaves in every trace, or a dump's `.hlo.pb`.
+
+With it the compiler's own plan of device memory: how much is reserved, and what is live at the worst moment.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +183,7 @@ def _mesh(raw: Message) -> Groups:
 
 
 _LARGEST = 12  # buffers that a report shows
-_FREE = 1  # kinds of event: 0 alloc, 1 free, 2 share
+_FREE = 1  # kinds of event of the memory plan: 0 alloc, 1 free, 2 share
 
 
 def read_memory(raw: Message, names: Mapping[int, str]) -> Memory:
