@@ -110,10 +110,12 @@ def test_a_fall_is_drawn_where_it_was_and_not_a_minute_later(opened: Any) -> Non
     page.locator("#heat").focus()
     page.keyboard.press("Enter")
     page.locator("#overlay").scroll_into_view_if_needed()
-    page.wait_for_selector("#overlay-plot canvas")
+    page.wait_for_selector("#overlay-plot[data-selected]:not([data-selected='']) canvas")
     page.locator("#overlay details.behind summary").click()
-    page.wait_for_selector("#overlay-table tbody tr")
-    rows = [row.split("\t")[:2] for row in page.locator("#overlay-table tbody tr").all_inner_texts()]
+    page.get_by_role("region", name="hw_gpu_power_watts").wait_for()
+    # In one look: the table is replaced whenever the chart is drawn anew.
+    cells = "(rows) => rows.map((row) => [...row.cells].slice(0, 2).map((cell) => cell.textContent))"
+    rows = page.locator("#overlay-table tbody tr").evaluate_all(cells)
     values = {time[11:19]: float(value) for time, value in rows if value != "–"}
     late = [value for time, value in values.items() if "08:10:20" <= time <= "08:10:50"]
     assert late, rows
