@@ -13,6 +13,7 @@ from statistics import median
 
 from trackwalker.logs.excerpts.machines import Shown
 from trackwalker.logs.excerpts.tables import Table, number_of
+from trackwalker.logs.failures.kinds import kind_of
 from trackwalker.logs.failures.structure import warns
 
 _TIMED = re.compile(
@@ -64,11 +65,27 @@ _SLOW_WORDS = re.compile(
 _NO_MORE = re.compile(
     r"(?i)\b(?:hangs?|hung|freez\w+|frozen|stuck|stalls?|stalled)\b(?! (?:at|in) (?:a )?breakpoint)"
     r"|\bno (?:further|more|new) (?:output|progress|lines?|steps?|log)\b|\bnothing (?:more |else |further )?(?:is |was )?printed\b"  # noqa: E501
+    r"|\bno (?:output|progress|log|lines?) (?:for|since|after)\b|\bnothing (?:more|else|further|new)(?: (?:from|for|since|after|on|in)\b|\W{0,3}$)"  # noqa: E501
 )
 
 _BY_HAND = re.compile(
     r"^\s*(?:\^C)+|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
     r"(?:py-spy|gdb|nvidia-smi|rocm-smi|amd-smi|ps|top|htop|iostat|mpstat|dmesg|strace|pstack|ibstat|rdma|ethtool|cat /proc)\b"  # noqa: E501
+)
+_SLOW_KINDS = frozenset({"time", "data", "device", "network", "storage", "memory"})
+_SLOW_PART = re.compile(r"(?i)\bslow")
+_ASIDE = re.compile(r"^\W*(?:#|--|==|\(|\*\*)|^\W*$")  # what a person writes between the lines
+_PROMPT = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$]\s|^\d\d:\d\d \$ ")
+_WRITES = re.compile(r"(?i)\b(?:sav(?:e|ing)|writ(?:e|ing)|flush(?:ing)?|commit(?:ting)?|upload(?:ing)?)\b.{0,60}(?:checkpoint|ckpt|model|state|weights|/)|\b(?:checkpoint|ckpt)\w*.{0,30}\b(?:sav|writ)(?:e|ing)\b")  # noqa: E501
+_READS_DATA = re.compile(r"(?i)^\W*(?:map|filter|generating|tokeniz\w+|loading)\b.{0,40}(?:\d+%\||data ?set|data|examples|split)|data_?loader|first batch")  # noqa: E501
+_STACK = re.compile(r"^\s+(?:File \"|[\w<>.]+ \(|#\d+ |at )")
+_MEETS = re.compile(r"(?i)rendezvous|init_process_group|process group|\bwaiting for .{0,40}(?:workers?|ranks?|peers?|nodes?|hosts?|processes|members|master|leader)\b|master_addr|\b(?:re)?join(?:ed|ing)?\b|init_distributed|distributed init")  # noqa: E501
+_SPINS = re.compile(r"(?<![\d.])(?:9[0-9]|100) ?%")  # several GPUs: that is how waiting for a collective looks
+_IDLES = re.compile(r"(?<![\d.])0 ?%.*\d ?MiB|\d ?MiB.*(?<![\d.])0 ?%")
+_TOGETHER = re.compile(
+    r"(?i)\b[nr]ccl\b|gloo\b|all_?-?(?:reduce|gather)|reduce_?scatter|broadcast|\ball-?to-?all|barrier|sync_global|collective|\bmpi(?:run|exec)\b"  # noqa: E501
+    r"|torchrun|\bsrun\b|\bdeepspeed\b|accelerate launch|\b(?:ddp|fsdp)\b|\[rank ?[1-9]|\brank[ :=]?[1-9]|\btask=[1-9]|\b(?:n_?nodes|num_nodes|world_?size|num_processes)\W{1,3}(?:[2-9]|\d\d)"  # noqa: E501
+    r"|\b(?:two|both|four|[2-9]|\d\d+) (?:nodes|hosts|machines)\b|weight sync|xccl|/NET/"
 )
 _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
 _AT_ITS_END = re.compile(
@@ -114,6 +131,32 @@ def slow_words(lines: Sequence[str]) -> Iterator[Shown]:
         told = len(line) < 400 and (_SLOW_WORDS.search(line) or _NO_MORE.search(line))
         if told and not warns(line) and not _MAY_BE.search(line):
             yield "slow-words", at, line.strip()
+
+
+def class_shown(lines: Sequence[str], at: int, text: str) -> str:
+    """The class that an excerpt speaks for in which a run is slow or does not get on, told in the line `at`.
+
+    That line is a person's words or command: what a run that stands was doing, the last line of its own says, and
+    whether others take part in it, all lines. Where neither does, its program is asked first, as for what is slow
+    the time.
+    """
+    stops = (_NO_MORE.search(text) or _BY_HAND.search(text) or "NCCL's set-up" in text) and not _SLOW_PART.search(text)
+    if not stops:
+        return kind if (kind := kind_of([text])) in _SLOW_KINDS else "time"
+    own = [line for line in lines[: at + 1] if not _NO_MORE.search(line) and not _BY_HAND.search(line)]
+    own = [line for line in own if line.strip() and not _ASIDE.match(line) and not _PROMPT.match(line)]
+    last = own[-1] if own else ""
+    if _WRITES.search(last):
+        return "storage"
+    if any(_LOADS.search(line) for line in lines if _STACK.match(line)) or _READS_DATA.search(last):
+        return "data"
+    if _MEETS.search(last):
+        return "rendezvous"
+    busy = sum(1 for line in lines if _SPINS.search(line, 0, 400))
+    idle = sum(1 for line in lines if _IDLES.search(line, 0, 400))
+    if idle > 1 and not busy:
+        return "program"  # whoever waits in a collective keeps his GPU busy with it
+    return "network" if busy > 1 or any(_TOGETHER.search(line, 0, 1000) for line in lines) else "program"
 
 
 def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:

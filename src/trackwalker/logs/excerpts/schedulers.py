@@ -16,6 +16,7 @@ _PREEMPTS = re.compile(r"(?i)^(?:\w*preempted|preempt|preempting|evictedduetopre
 _EVICTS = re.compile(r"(?i)^\w*evict\w*$")
 _FOR_OTHERS = re.compile(r"(?i)\bpreempt|\breclaim|higher.priority|accommodate")
 _SHORT = {"NF": "NODE_FAIL", "PR": "PREEMPTED", "CA": "CANCELLED", "TO": "TIMEOUT", "OOM": "OUT_OF_MEMORY"}
+_NO_PODS = re.compile(r"No resources found(?: in \S+ namespace)?\.?\s*$")
 _WELL = ("Running", "Completed", "Succeeded", "Terminating")
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
 _IF = re.compile(r"(?i)\b(?:if|when|whether|not|could|may|might|can|or|early)\b")
@@ -41,7 +42,7 @@ def states(found: Iterable[Table], known: Mapping[str, str]) -> Iterator[Shown]:
             if (signature := known.get(_SHORT.get(state, state))) is not None:
                 yield signature, row.line, row.text.strip()
             elif state in ("PD", "PENDING"):
-                yield "slow-words", row.line, f"the scheduler has not started it: {row.text.strip()}"
+                yield "pod-not-started", row.line, f"the scheduler has not started it: {row.text.strip()}"
 
 
 def not_placed(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
@@ -52,6 +53,8 @@ def not_placed(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
                 if row.cells["status"] not in _WELL:
                     yield "pod-not-started", row.line, row.text.strip()
     for at, line in enumerate(lines):
+        if _NO_PODS.match(line):
+            yield "pod-not-started", at, line.strip()
         if (event := _EVENT.match(line)) and re.search(r"\bWarning\b", line[: event.end()]) and len(line) < 600:
             yield "pod-not-started", at, line.strip()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from trackwalker.logs.excerpts.machines import Shown, busy_hosts, slow_gpus
 from trackwalker.logs.excerpts.programs import (
     asked_about,
+    class_shown,
     ended_well,
     long_saves,
     one_far_behind,
@@ -65,7 +66,8 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
     killed = any("kill" in hit.signature.traits for hit in hits)
-    return [_hit(known[name], told, scan.path.name, killed) for name, told in said.items()]
+    kinds = {"slow-words": class_shown(lines, *said["slow-words"][0][1:])} if "slow-words" in said else {}
+    return [_hit(known[name], told, scan.path.name, killed, kinds.get(name, "")) for name, told in said.items()]
 
 
 def by_hand(hit: Hit) -> bool:
@@ -74,9 +76,9 @@ def by_hand(hit: Hit) -> bool:
     return ends and _BY_HAND.search(hit.text) is not None
 
 
-def _hit(signature: Signature, told: Sequence[Shown], file: str, killed: bool) -> Hit:
+def _hit(signature: Signature, told: Sequence[Shown], file: str, killed: bool, kind: str) -> Hit:
     # What a table shows slowed the run, and an error beside it says more; but memory that only grows gets one killed.
     if 1 <= signature.order <= 4 and not (killed and signature.cause == _LEAK):
         signature = signature.model_copy(update={"tier": _SLOWS, "traits": []})
     (_, first, text), (_, last, _) = told[0], told[-1]
-    return Hit(signature, None, first + 1, text[:_QUOTED], file, None, len(told), last + 1)
+    return Hit(signature, None, first + 1, text[:_QUOTED], file, None, len(told), last + 1, kind=kind)

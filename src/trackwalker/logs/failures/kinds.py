@@ -34,7 +34,8 @@ _HERE = re.compile(
     r"|\b(?:(?:global|local|world)[ _]?)?(?:rank|worker|process|task|node|host)[ =:#]{1,2}\d+\b"
     r"|\b(?:ray)?(?:worker|node|task|actor|job) (?:id|ip address|port|pid): \S+"
 )
-_OPTIONS = re.compile(r"^(?:\$ |\^C).*|(?<=\s)--[a-z][\w-]*(?:=\S+)?")  # of a command that is typed or quoted
+_SIGNALS = {9: "memory"} | dict.fromkeys((1, 2, 15), "scheduler") | dict.fromkeys((4, 6, 7, 8, 11), "program")
+_OPTIONS = re.compile(r"\[(?:(?:'[^']*'|\"[^\"]*\")(?:, |(?=\]))){2,}(?:\]|['\"][^'\"]*$)|^(?:\$ |\^C).*|(?<=\s)--[a-z][\w-]*(?:=\S+)?")  # of a command that is typed or quoted
 _SERVICE = re.compile(  # barrierd:, tokenguard:, one word of two
     r"^(\W{0,3}[a-z]{3,}?)((?:d|kit|guard|warden|keeper|master|shim|mesh|cast|vault|rt|ctl|agent|net|lib|hub|link|gate|sync|clock|store))(?=(?: \w+)?: )"  # noqa: E501
 )
@@ -58,6 +59,7 @@ class Kind:
     errnos: frozenset[str]
     causes: frozenset[str]
     also: frozenset[str]
+    signatures: frozenset[str]
 
     @cached_property
     def words(self) -> list[tuple[int, re.Pattern[str]]]:
@@ -87,9 +89,23 @@ def kinds() -> tuple[Kind, ...]:
                 frozenset(map(str, told["errnos"])),
                 frozenset(told["causes"]),
                 frozenset(told["also"]),
+                frozenset(told.get("signatures", ())),
             )
         )
     return tuple(out)
+
+
+@cache
+def kind_of_signature(signature: str) -> str:
+    """The class of a failure class whose cause tells none, or another one; "" where the cause's or the words count."""
+    return next((k.name for k in kinds() if signature in k.signatures), "")
+
+
+def kind_of_end(signal: int | None, code: int | None) -> str:
+    """The class of an end that has no words: by the kernel, by whoever may tell it to end, by itself."""
+    if signal is not None:
+        return _SIGNALS.get(signal, "")
+    return _PROCESS if code else ""
 
 
 def _as_json(text: str) -> bytes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 from trackwalker.job.causes import about
 from trackwalker.logs.failures.findings import Finding, Role, Stopped, hang
 from trackwalker.logs.failures.groups import SLOWS, Group, groups_of, having, when
-from trackwalker.logs.failures.kinds import kind_of, kind_of_cause
+from trackwalker.logs.failures.kinds import kind_of, kind_of_cause, kind_of_end, kind_of_signature
 from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.failures.refine import CANCELS, KILLED, refine, survived
@@ -20,6 +21,9 @@ UNCLASSIFIED = "unclassified"  # the cause of what is located and not named
 _SAME = 20  # lines: what a rank says so close together is about one thing
 _FEW = 4
 _BLOCK = 3  # lines
+_OF_VALUES = frozenset({"KeyError", "ValueError", "TypeError", "IndexError"})
+_NO_CODE = re.compile(r"(?i)\bnon-?zero (?:exit )?(?:status|code)|\bexited with an? (?:error|non)")
+_SACCT = re.compile(r"^\s*\d+(?:_\d+)?(?:\.\w+|\+\d+)?\s.*\b[A-Z_]{4,}\b\+?.*?\s(?P<code>\d{1,3}):(?P<signal>\d{1,2})(?:\s|$)")
 
 
 @dataclass
@@ -230,6 +234,8 @@ def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
 def _kind(group: Group, hosts: set[str]) -> str:
     """The generic class: the cause's own, or of words that name no cause what they are about."""
     hit = group.first
+    if own := hit.kind or kind_of_signature(hit.signature.id):
+        return own
     vague = hit.signature.unnamed or group.has("exception") or group.has("traceback")
     cause = hit.signature.cause if group.cause == UNCLASSIFIED else group.cause  # a class is what a symptom still tells
     if not vague and (known := kind_of_cause(cause, hit.text) or kind_of_cause(cause, hit.last_text)):
@@ -243,7 +249,18 @@ def _kind(group: Group, hosts: set[str]) -> str:
     texts = [hit.text, *(h.text for h in block if h is not hit and not reacts(h.text))][:_FEW]
     found = kind_of(texts, told.about, told.exception, told.errno, hosts)
     found = found or kind_of(said or [hit.text], told.about, told.exception, told.errno, hosts)
+    if found == "configuration" and hit.of_data and told.exception in _OF_VALUES:
+        return "data"  # a key or a value of a sample
+    signal, code = (told.signal, told.code) if told.is_end else _slurms(hit.text)
+    if (signal or code or _NO_CODE.search(hit.text)) and found in ("", "scheduler", "data"):
+        found = kind_of_end(signal, code or 1)  # who tells of an end says nothing of what it was about
     return found or (kind_of_cause(group.cause) if group.cause != UNCLASSIFIED else "")
+
+
+def _slurms(text: str) -> tuple[int | None, int | None]:
+    """Signal and code of a row of sacct, which writes them as one column."""
+    row = _SACCT.match(text)
+    return (int(row["signal"]) or None, int(row["code"])) if row else (None, None)
 
 
 def _subject(hit: Hit) -> str:

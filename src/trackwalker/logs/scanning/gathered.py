@@ -39,6 +39,7 @@ class Hit:
     told: Told | None = None  # what its structure says, of a line that no signature knows
     frame: str = ""  # of an exception: the innermost frame outside libraries
     of_data: bool = False  # of an exception: a frame above it works on data
+    kind: str = ""  # the class that more than its line speaks for
 
 
 @dataclass
