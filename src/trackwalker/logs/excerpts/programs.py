@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 
 from trackwalker.logs.excerpts.machines import Shown
 from trackwalker.logs.excerpts.tables import Table, number_of
-from trackwalker.logs.failures.kinds import kind_of
 from trackwalker.logs.failures.structure import warns
 
 _TIMED = re.compile(
@@ -29,7 +28,7 @@ _WORK = re.compile(
     r"(?i)^(?:forward\S*|fwd\S*|compute\w*|gpu[ _]?time|model[ _]?time|train[ _]?time|fb\w*|backward\S*|net[ _]?time)$"
 )
 _MOSTLY, _SHOWN = 0.5, 4  # of a step's time; lines that show it
-_LOADS = re.compile(
+LOADS = re.compile(
     r"(?i)dataloader|data_?load|train_dataloader|_next\b.*data|get_train_batch|input_pipeline|IteratorGetNext"
 )
 _HALF = 50.0  # percent of the whole
@@ -62,31 +61,17 @@ _SLOW_WORDS = re.compile(
     r"|\bgpu[ -]util\w*\W{1,4}(?:is |at |only |about |~ ?)*[1-4]?\d(?:-\d+)? ?%"
     r"|\b(?:from|was) (?:about )?\d+(?:\.\d+)? ?(?:m?s|sec\w*|min\w*)\b.{0,30}\b(?:to|now) (?:about )?\d+(?:\.\d+)? ?(?:m?s|sec\w*|min\w*)\b"  # noqa: E501
 )
-_NO_MORE = re.compile(
+NO_MORE = re.compile(
     r"(?i)\b(?:hangs?|hung|freez\w+|frozen|stuck|stalls?|stalled)\b(?! (?:at|in) (?:a )?breakpoint)"
     r"|\bno (?:further|more|new) (?:output|progress|lines?|steps?|log)\b|\bnothing (?:more |else |further )?(?:is |was )?printed\b"  # noqa: E501
     r"|\bno (?:output|progress|log|lines?) (?:for|since|after)\b|\bnothing (?:more|else|further|new)(?: (?:from|for|since|after|on|in)\b|\W{0,3}$)"  # noqa: E501
 )
 
-_BY_HAND = re.compile(
+BY_HAND = re.compile(
     r"^\s*(?:\^C)+|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
     r"(?:py-spy|gdb|nvidia-smi|rocm-smi|amd-smi|ps|top|htop|iostat|mpstat|dmesg|strace|pstack|ibstat|rdma|ethtool|cat /proc)\b"  # noqa: E501
 )
-_SLOW_KINDS = frozenset({"time", "data", "device", "network", "storage", "memory"})
-_SLOW_PART = re.compile(r"(?i)\bslow")
-_ASIDE = re.compile(r"^\W*(?:#|--|==|\(|\*\*)|^\W*$")  # what a person writes between the lines
-_PROMPT = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$]\s|^\d\d:\d\d \$ ")
-_WRITES = re.compile(r"(?i)\b(?:sav(?:e|ing)|writ(?:e|ing)|flush(?:ing)?|commit(?:ting)?|upload(?:ing)?)\b.{0,60}(?:checkpoint|ckpt|model|state|weights|/)|\b(?:checkpoint|ckpt)\w*.{0,30}\b(?:sav|writ)(?:e|ing)\b")  # noqa: E501
-_READS_DATA = re.compile(r"(?i)^\W*(?:map|filter|generating|tokeniz\w+|loading)\b.{0,40}(?:\d+%\||data ?set|data|examples|split)|data_?loader|first batch")  # noqa: E501
-_STACK = re.compile(r"^\s+(?:File \"|[\w<>.]+ \(|#\d+ |at )")
-_MEETS = re.compile(r"(?i)rendezvous|init_process_group|process group|\bwaiting for .{0,40}(?:workers?|ranks?|peers?|nodes?|hosts?|processes|members|master|leader)\b|master_addr|\b(?:re)?join(?:ed|ing)?\b|init_distributed|distributed init")  # noqa: E501
-_SPINS = re.compile(r"(?<![\d.])(?:9[0-9]|100) ?%")  # several GPUs: that is how waiting for a collective looks
-_IDLES = re.compile(r"(?<![\d.])0 ?%.*\d ?MiB|\d ?MiB.*(?<![\d.])0 ?%")
-_TOGETHER = re.compile(
-    r"(?i)\b[nr]ccl\b|gloo\b|all_?-?(?:reduce|gather)|reduce_?scatter|broadcast|\ball-?to-?all|barrier|sync_global|collective|\bmpi(?:run|exec)\b"  # noqa: E501
-    r"|torchrun|\bsrun\b|\bdeepspeed\b|accelerate launch|\b(?:ddp|fsdp)\b|\[rank ?[1-9]|\brank[ :=]?[1-9]|\btask=[1-9]|\b(?:n_?nodes|num_nodes|world_?size|num_processes)\W{1,3}(?:[2-9]|\d\d)"  # noqa: E501
-    r"|\b(?:two|both|four|[2-9]|\d\d+) (?:nodes|hosts|machines)\b|weight sync|xccl|/NET/"
-)
+ASIDE = re.compile(r"^\W*(?:#|--|==|\(|\*\*)|^\W*$")  # what a person writes between the lines
 _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
 _AT_ITS_END = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
@@ -117,7 +102,7 @@ def ended_well(lines: Sequence[str]) -> Iterator[Shown]:
 
 def asked_about(lines: Sequence[str]) -> Iterator[Shown]:
     """Whoever ends a command by hand, or asks a machine what a program does, has seen it stop."""
-    typed = next((at for at, line in enumerate(lines) if _BY_HAND.search(line, 0, 400)), None)
+    typed = next((at for at, line in enumerate(lines) if BY_HAND.search(line, 0, 400)), None)
     if typed is not None:
         yield "slow-words", typed, lines[typed].strip()
 
@@ -128,35 +113,9 @@ def slow_words(lines: Sequence[str]) -> Iterator[Shown]:
     if spoken and all("NCCL INFO" in lines[at] for at in spoken[-_SETS_UP:]) and len(spoken) > _SETS_UP:
         yield "slow-words", spoken[-1], f"the last words are of NCCL's set-up: {lines[spoken[-1]].strip()}"
     for at, line in enumerate(lines):
-        told = len(line) < 400 and (_SLOW_WORDS.search(line) or _NO_MORE.search(line))
+        told = len(line) < 400 and (_SLOW_WORDS.search(line) or NO_MORE.search(line))
         if told and not warns(line) and not _MAY_BE.search(line):
             yield "slow-words", at, line.strip()
-
-
-def class_shown(lines: Sequence[str], at: int, text: str) -> str:
-    """The class that an excerpt speaks for in which a run is slow or does not get on, told in the line `at`.
-
-    That line is a person's words or command: what a run that stands was doing, the last line of its own says, and
-    whether others take part in it, all lines. Where neither does, its program is asked first, as for what is slow
-    the time.
-    """
-    stops = (_NO_MORE.search(text) or _BY_HAND.search(text) or "NCCL's set-up" in text) and not _SLOW_PART.search(text)
-    if not stops:
-        return kind if (kind := kind_of([text])) in _SLOW_KINDS else "time"
-    own = [line for line in lines[: at + 1] if not _NO_MORE.search(line) and not _BY_HAND.search(line)]
-    own = [line for line in own if line.strip() and not _ASIDE.match(line) and not _PROMPT.match(line)]
-    last = own[-1] if own else ""
-    if _WRITES.search(last):
-        return "storage"
-    if any(_LOADS.search(line) for line in lines if _STACK.match(line)) or _READS_DATA.search(last):
-        return "data"
-    if _MEETS.search(last):
-        return "rendezvous"
-    busy = sum(1 for line in lines if _SPINS.search(line, 0, 400))
-    idle = sum(1 for line in lines if _IDLES.search(line, 0, 400))
-    if idle > 1 and not busy:
-        return "program"  # whoever waits in a collective keeps his GPU busy with it
-    return "network" if busy > 1 or any(_TOGETHER.search(line, 0, 1000) for line in lines) else "program"
 
 
 def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
@@ -175,12 +134,12 @@ def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
         yield "input-stall", waited[-1][2], lines[waited[-1][2]].strip()
     for at, line in enumerate(lines):  # a profile by frames
         share = _SHARE.match(line)
-        if share and _HALF <= float(share["much"]) <= 100 and _LOADS.search(line, 0, 400):
+        if share and _HALF <= float(share["much"]) <= 100 and LOADS.search(line, 0, 400):
             yield "input-stall", at, line.strip()
     for table in found:
         percent = [c for c in table.columns if "%" in c]
         for row in table.rows if percent else ():
-            named = any(_LOADS.search(cell) for cell in row.cells.values())
+            named = any(LOADS.search(cell) for cell in row.cells.values())
             if named and max((number_of(row.cells[c]) or 0.0) for c in percent) >= _HALF:
                 yield "input-stall", row.line, row.text.strip()
 
@@ -290,6 +249,20 @@ _SECONDS = re.compile(
     r"|(?<![\d:.])(?P<rate>\d+\.\d+) ?(?:s|sec|ms|seconds)/(?:it|iter|iteration|step|batch)\b"
 )
 _DIGITS = re.compile(r"\s*\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_PLAIN = re.compile(r"(?<![\d:.])(\d+(?:\.\d+)?) ?(?:s|sec|secs|seconds)\b")
+_UNITS = r"(?:tok(?:en)?s?|samples?|images?|imgs?|examples?|seq(?:uence)?s?|iter(?:ation)?s?|it|steps?|batch(?:es)?|frames?)(?:[_ ]?per[_ ]?s(?:ec\w*)?|/s(?:ec\w*)?)(?:/(?:gpu|dev\w*))?\b"  # noqa: E501
+_RATE = re.compile(rf"(?i)\b\w*?{_UNITS}\W{{1,4}}(\d[\d,]*\.?\d*)|(?<![\d.])(\d[\d,]*\.?\d*) ?{_UNITS}")
+_NODES = re.compile(
+    r"(?i)\b(?:[2-9]|\d\d+|two|four|eight) (?:nodes|hosts|machines)\b|\b(?:num_?nodes|nnodes|nodes)\W{1,3}(?:[2-9]|\d\d+)\b"  # noqa: E501
+)
+_LOSS = re.compile(r"(?i)(?<!val )(?<!val_)(?<!eval_)\bloss\b['\"]?\s?[:=]?\s?(\d+\.\d+(?:e[+-]?\d+)?)")
+_MEMORY = re.compile(r"(?i)\b(?:gpu |max |peak )?mem(?:ory)?\w*\W{1,3}(\d+(?:\.\d+)?) ?(?:[KMGT]i?B?)\b")
+_RISEN, _FILLED, _RISES, _LEAST = 1.3, 1.25, 5, 0.5
+_OFTEN_SLOW = 0.3  # of all steps
+ODD = {  # what numbers show that no healthy run has, and its class
+    "some steps are slow": "time", "slower than the other run": "time", "slower on more nodes": "network",
+    "the loss rises": "program", "used memory only rises": "memory", "less bandwidth than the others": "network",
+}  # fmt: skip
 _FEWEST = 3  # before and after
 _SLOWER = 1.5  # times the slowest before
 _GROWN = 2.0  # times the first, where every one is slower than the one before
@@ -309,12 +282,7 @@ _MEMBERS, _AGREE = 4, 1.15  # lines; times the usual one
 
 def slower_steps(lines: Sequence[str]) -> Iterator[Shown]:
     """Steps of one form that from one line on take far longer than all before, or longer from line to line."""
-    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for at, line in enumerate(lines):
-        match = _SECONDS.search(line, 0, 400) if _A_STEP.search(line, 0, 400) else None
-        if match is not None:
-            series[_DIGITS.sub("#", line[: match.start()])].append((at, float(match["much"] or match["rate"])))
-    for told in series.values():
+    for told in chain(_series(lines, _SECONDS).values(), _by_rate(lines)):
         seconds = [much for _, much in told]
         for cut in range(_FEWEST, len(seconds) - _FEWEST + 1):
             if min(seconds[cut:]) >= _SLOWER * max(seconds[1:cut]) > 0:
@@ -323,6 +291,69 @@ def slower_steps(lines: Sequence[str]) -> Iterator[Shown]:
         grows = len(seconds) >= _FEWEST and all(b > a for a, b in pairwise(seconds))
         if grows and seconds[-1] >= _GROWN * seconds[0] > 0:
             yield "slower", told[-1][0], lines[told[-1][0]].strip()
+            return
+
+
+def _series(lines: Sequence[str], form: re.Pattern[str]) -> dict[str, list[tuple[int, float]]]:
+    """What lines about steps measure, by the words before it."""
+    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for at, line in enumerate(lines):
+        match = form.search(line, 0, 400) if _A_STEP.search(line, 0, 400) else None
+        if match is not None:
+            series[_DIGITS.sub("#", line[: match.start()])].append((at, float(next(filter(None, match.groups())))))
+    return series
+
+
+def _by_rate(lines: Sequence[str]) -> Iterator[list[tuple[int, float]]]:
+    """The time that a token or a sample took, of one run: what a person sets beside it is of another."""
+    for told in _rates(lines):
+        if not any(ASIDE.match(line) and line.strip() for line in lines[told[0][0] : told[-1][0]]):
+            yield [(at, 1 / much) for at, much in told]
+
+
+def _rates(lines: Sequence[str]) -> Iterator[list[tuple[int, float]]]:
+    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for at, line in enumerate(lines):
+        if (match := _RATE.search(line, 0, 600)) and (much := float((match[1] or match[2]).replace(",", ""))):
+            series[_DIGITS.sub("#", line[: match.start()])].append((at, much))
+    yield from series.values()
+
+
+def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
+    """Numbers that no healthy run has, where nothing else is told: uneven steps, a loss or a memory that only rises."""
+    for told in (*_series(lines, _SECONDS).values(), *_series(lines, _PLAIN).values()):
+        usual = sorted(much for _, much in told)[len(told) // 4]
+        slow = [at for at, much in told if much >= _SLOWER * usual > 0]
+        if len(slow) >= max(_FEWEST, _OFTEN_SLOW * len(told)) and slow[-1] > told[len(told) // 2][0]:
+            yield "slow-words", slow[0], f"some steps are slow: {lines[slow[0]].strip()}"
+            return
+    for told in _rates(lines):
+        (first, most), (last, least) = max(told, key=lambda each: each[1]), told[-1]
+        between = [line for line in lines[first:last] if ASIDE.match(line) and line.strip()]
+        if least * _GROWN <= most and between:
+            says = "slower on more nodes" if any(_NODES.search(x) for x in lines) else "slower than the other run"
+            yield "slow-words", last, f"{says}: {lines[last].strip()}"
+            return
+    for form, least, says in ((_LOSS, _RISEN, "the loss rises"), (_MEMORY, _FILLED, "used memory only rises")):
+        series: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        for at, line in enumerate(lines):
+            if match := form.search(line, 0, 600):
+                series[_DIGITS.sub("#", line[: match.start()])].append((at, float(match[1])))
+        for told in series.values():
+            values = [much for _, much in told]
+            rise = values[values.index(min(values)) :]
+            if len(rise) >= _RISES and all(b > a for a, b in pairwise(rise)) and rise[-1] >= least * rise[0] >= _LEAST:
+                yield "slow-words", told[-1][0], f"{says}: {lines[told[-1][0]].strip()}"
+                return
+    for table in found:
+        column = next((c for c in table.columns if "busbw" in c or "gb/s" in c or "bandwidth" in c), None)
+        if column is None or "size" in table.columns:
+            continue
+        speeds = [(row, much) for row in table.rows if (much := number_of(row.cells[column])) is not None]
+        usual = median(much for _, much in speeds) if len(speeds) >= _MEMBERS else 0.0
+        behind = next((row for row, much in speeds if much < _WORSE * usual), None)
+        if behind is not None:
+            yield "slow-words", behind.line, f"less bandwidth than the others: {behind.text.strip()}"
             return
 
 

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING
 
 from trackwalker.logs.excerpts.machines import Shown, busy_hosts, slow_gpus
 from trackwalker.logs.excerpts.programs import (
+    ASIDE,
+    BY_HAND,
+    LOADS,
+    NO_MORE,
+    ODD,
     asked_about,
-    class_shown,
     ended_well,
     long_saves,
+    odd_numbers,
     one_far_behind,
     slow_programs,
     slow_words,
@@ -24,6 +29,7 @@ from trackwalker.logs.excerpts.programs import (
 )
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
+from trackwalker.logs.failures.kinds import kind_of
 from trackwalker.logs.scanning.gathered import Hit
 from trackwalker.logs.scanning.lines import clean
 
@@ -37,6 +43,27 @@ _QUOTED = 400
 _LEAK = "host-memory-leak"
 _BY_HAND = re.compile(r"\^C|\bsignal:? 2\b|\b2 death signal|SIGINT|(?i:keyboard ?interrupt|killed by user)")
 _LABEL = re.compile(r"^(?:\[(?:rank ?|default|\d,)?\d{1,6}\](?:<\w+>)?:?|\s*\d{1,6}: )\s?")
+
+_SLOW_KINDS = frozenset({"time", "data", "device", "network", "storage", "memory"})
+_SLOW_PART = re.compile(r"(?i)\bslow")
+_PROMPT = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$]\s|^\d\d:\d\d \$ ")
+_WRITES = re.compile(
+    r"(?i)\b(?:sav(?:e|ing)|writ(?:e|ing)|flush(?:ing)?|commit(?:ting)?|upload(?:ing)?)\b.{0,60}(?:checkpoint|ckpt|model|state|weights|/)|\b(?:checkpoint|ckpt)\w*.{0,30}\b(?:sav|writ)(?:e|ing)\b"
+)
+_READS_DATA = re.compile(
+    r"(?i)^\W*(?:map|filter|generating|tokeniz\w+|loading)\b.{0,40}(?:\d+%\||data ?set|data|examples|split)|data_?loader|first batch"  # noqa: E501
+)
+_STACK = re.compile(r"^\s+(?:File \"|[\w<>.]+ \(|#\d+ |at )")
+_MEETS = re.compile(
+    r"(?i)rendezvous|init_process_group|process group|\bwaiting for .{0,40}(?:workers?|ranks?|peers?|nodes?|hosts?|processes|members|master|leader)\b|master_addr|\b(?:re)?join(?:ed|ing)?\b|init_distributed|distributed init"  # noqa: E501
+)
+_SPINS = re.compile(r"(?<![\d.])(?:9[0-9]|100) ?%")  # several GPUs: that is how waiting for a collective looks
+_IDLES = re.compile(r"(?<![\d.])0 ?%.*\d ?MiB|\d ?MiB.*(?<![\d.])0 ?%")
+_TOGETHER = re.compile(
+    r"(?i)\b[nr]ccl\b|gloo\b|all_?-?(?:reduce|gather)|reduce_?scatter|broadcast|\ball-?to-?all|barrier|sync_global|collective|\bmpi(?:run|exec)\b"
+    r"|torchrun|\bsrun\b|\bdeepspeed\b|accelerate launch|\b(?:ddp|fsdp)\b|\[rank ?[1-9]|\brank[ :=]?[1-9]|\btask=[1-9]|\b(?:n_?nodes|num_nodes|world_?size|num_processes)\W{1,3}(?:[2-9]|\d\d)"  # noqa: E501
+    r"|\b(?:two|both|four|[2-9]|\d\d+) (?:nodes|hosts|machines)\b|weight sync|xccl|/NET/"
+)
 
 
 def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> list[Hit]:
@@ -63,11 +90,41 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
             said.setdefault(each[0], []).append(each)
         for each in asked_about(lines) if not said else ():
             said.setdefault(each[0], []).append(each)
+        for each in odd_numbers(lines, found) if not said else ():
+            said.setdefault(each[0], []).append(each)
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
     killed = any("kill" in hit.signature.traits for hit in hits)
-    kinds = {"slow-words": class_shown(lines, *said["slow-words"][0][1:])} if "slow-words" in said else {}
+    kinds = {"slow-words": _class_shown(lines, *said["slow-words"][0][1:])} if "slow-words" in said else {}
     return [_hit(known[name], told, scan.path.name, killed, kinds.get(name, "")) for name, told in said.items()]
+
+
+def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
+    """The class that an excerpt speaks for in which a run is slow or does not get on, told in the line `at`.
+
+    That line is a person's words or command: what a run that stands was doing, the last line of its own says, and
+    whether others take part in it, all lines. Where neither does, its program is asked first, as for what is slow
+    the time.
+    """
+    if odd := ODD.get(text.partition(":")[0]):
+        return odd
+    stops = (NO_MORE.search(text) or BY_HAND.search(text) or "NCCL's set-up" in text) and not _SLOW_PART.search(text)
+    if not stops:
+        return kind if (kind := kind_of([text])) in _SLOW_KINDS else "time"
+    own = [line for line in lines[: at + 1] if not NO_MORE.search(line) and not BY_HAND.search(line)]
+    own = [line for line in own if line.strip() and not ASIDE.match(line) and not _PROMPT.match(line)]
+    last = own[-1] if own else ""
+    if _WRITES.search(last):
+        return "storage"
+    if any(LOADS.search(line) for line in lines if _STACK.match(line)) or _READS_DATA.search(last):
+        return "data"
+    if _MEETS.search(last):
+        return "rendezvous"
+    busy = sum(1 for line in lines if _SPINS.search(line, 0, 400))
+    idle = sum(1 for line in lines if _IDLES.search(line, 0, 400))
+    if idle and not busy:
+        return "program"  # whoever waits in a collective keeps his GPU busy with it
+    return "network" if busy > 1 or any(_TOGETHER.search(line, 0, 1000) for line in lines) else "program"
 
 
 def by_hand(hit: Hit) -> bool:

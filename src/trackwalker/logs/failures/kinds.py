@@ -35,7 +35,9 @@ _HERE = re.compile(
     r"|\b(?:ray)?(?:worker|node|task|actor|job) (?:id|ip address|port|pid): \S+"
 )
 _SIGNALS = {9: "memory"} | dict.fromkeys((1, 2, 15), "scheduler") | dict.fromkeys((4, 6, 7, 8, 11), "program")
-_OPTIONS = re.compile(r"\[(?:(?:'[^']*'|\"[^\"]*\")(?:, |(?=\]))){2,}(?:\]|['\"][^'\"]*$)|^(?:\$ |\^C).*|(?<=\s)--[a-z][\w-]*(?:=\S+)?")  # of a command that is typed or quoted
+_OPTIONS = re.compile(
+    r"\[(?:(?:'[^']*'|\"[^\"]*\")(?:, |(?=\]))){2,}(?:\]|['\"][^'\"]*$)|^(?:\$ |\^C).*|(?<=\s)--[a-z][\w-]*(?:=\S+)?"
+)  # of a command that is typed or quoted
 _SERVICE = re.compile(  # barrierd:, tokenguard:, one word of two
     r"^(\W{0,3}[a-z]{3,}?)((?:d|kit|guard|warden|keeper|master|shim|mesh|cast|vault|rt|ctl|agent|net|lib|hub|link|gate|sync|clock|store))(?=(?: \w+)?: )"  # noqa: E501
 )

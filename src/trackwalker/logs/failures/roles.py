@@ -23,7 +23,9 @@ _FEW = 4
 _BLOCK = 3  # lines
 _OF_VALUES = frozenset({"KeyError", "ValueError", "TypeError", "IndexError"})
 _NO_CODE = re.compile(r"(?i)\bnon-?zero (?:exit )?(?:status|code)|\bexited with an? (?:error|non)")
-_SACCT = re.compile(r"^\s*\d+(?:_\d+)?(?:\.\w+|\+\d+)?\s.*\b[A-Z_]{4,}\b\+?.*?\s(?P<code>\d{1,3}):(?P<signal>\d{1,2})(?:\s|$)")
+_SACCT = re.compile(
+    r"^\s*\d+(?:_\d+)?(?:\.\w+|\+\d+)?\s.*\b[A-Z_]{4,}\b\+?.*?\s(?P<code>\d{1,3}):(?P<signal>\d{1,2})(?:\s|$)"
+)
 
 
 @dataclass
