@@ -18,6 +18,7 @@ from trackwalker.logs.scanning.disk_cache import kept
 
 FILE = Path(__file__).parents[1] / "kinds.yml"
 _DECIDES = 6.0  # a code or an exception class outweighs words
+_LEANS = 2.0  # an exception class that any code raises
 _OBJECT = 0.5  # what the failed verb is about weighs more than the rest of the line
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])(?!B\b)")  # a class name is a sentence without spaces
 # Lines of fields, JSON or key=value: what says who wrote it, where and when is not about the failure.
@@ -62,6 +63,7 @@ class Kind:
     causes: frozenset[str]
     also: frozenset[str]
     signatures: frozenset[str]
+    leans: frozenset[str]
 
     @cached_property
     def words(self) -> list[tuple[int, re.Pattern[str]]]:
@@ -92,6 +94,7 @@ def kinds() -> tuple[Kind, ...]:
                 frozenset(told["causes"]),
                 frozenset(told["also"]),
                 frozenset(told.get("signatures", ())),
+                frozenset(told.get("leans", ())),
             )
         )
     return tuple(out)
@@ -140,14 +143,23 @@ def _spoken(text: str, hosts: Iterable[str] = ()) -> str:
 
 
 def kind_of(
-    texts: Sequence[str], about: str = "", exception: str = "", errno: str = "", hosts: Iterable[str] = ()
+    texts: Sequence[str],
+    about: str = "",
+    exception: str = "",
+    errno: str = "",
+    hosts: Iterable[str] = (),
+    least: float = _LEAST,
 ) -> str:
-    """The class of some lines of one failure; "" where nothing speaks clearly for one. `hosts` are only names there."""
+    """The class of some lines of one failure; "" where nothing speaks clearly for one, below the `least` weight.
+
+    `hosts` are only names there.
+    """
     named = [host for host in set(hosts) if host and any(host in text for text in texts)]
     joined = _CAMEL.sub(" ", " ".join(_spoken(text, named) for text in dict.fromkeys(texts)))
     spoken = _CAMEL.sub(" ", _spoken(about, named))
     scores = {k.name: k.weight(joined) + _OBJECT * k.weight(spoken) for k in kinds()}
     for k in kinds():
         scores[k.name] += _DECIDES * (errno in k.errnos) + _DECIDES * (exception in k.errors)
+        scores[k.name] += _LEANS * (exception in k.leans)
     best = max(scores, key=lambda name: scores[name])
-    return best if scores[best] >= _LEAST else ""
+    return best if scores[best] >= least else ""

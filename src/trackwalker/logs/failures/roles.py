@@ -20,6 +20,7 @@ from trackwalker.logs.scanning.lines import Body
 UNCLASSIFIED = "unclassified"  # the cause of what is located and not named
 _SAME = 20  # lines: what a rank says so close together is about one thing
 _FEW = 4
+_CLEAR = 2.0  # the weight of words
 _BLOCK = 3  # lines
 _OF_VALUES = frozenset({"KeyError", "ValueError", "TypeError", "IndexError"})
 _NO_CODE = re.compile(r"(?i)\bnon-?zero (?:exit )?(?:status|code)|\bexited with an? (?:error|non)")
@@ -249,8 +250,9 @@ def _kind(group: Group, hosts: set[str]) -> str:
     # What a rank says line upon line is one message; what stands further away tells more only where that is not clear.
     block = [h for h in group.hits if h.rank == hit.rank and h.file == hit.file and abs(h.line - hit.line) <= _BLOCK]
     texts = [hit.text, *(h.text for h in block if h is not hit and not reacts(h.text))][:_FEW]
-    found = kind_of(texts, told.about, told.exception, told.errno, hosts)
-    found = found or kind_of(said or [hit.text], told.about, told.exception, told.errno, hosts)
+    least = _CLEAR if group.has("exception") else 1.0  # what a program raises is its own where hardly a word leans
+    found = kind_of(texts, told.about, told.exception, told.errno, hosts, least)
+    found = found or kind_of(said or [hit.text], told.about, told.exception, told.errno, hosts, least)
     if found == "configuration" and hit.of_data and told.exception in _OF_VALUES:
         return "data"  # a key or a value of a sample
     signal, code = (told.signal, told.code) if told.is_end else _slurms(hit.text)
