@@ -72,6 +72,10 @@ BY_HAND = re.compile(
     r"(?:py-spy|gdb|nvidia-smi|rocm-smi|amd-smi|ps|top|htop|iostat|mpstat|dmesg|strace|pstack|ibstat|rdma|ethtool|cat /proc)\b"  # noqa: E501
 )
 ASIDE = re.compile(r"^\W*(?:#|--|==|\(|\*\*)|^\W*$")  # what a person writes between the lines
+_TYPED = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?\$\s")
+_WAITS_FOR = re.compile(
+    r"(?i)\bwaiting (?:for|until) .{0,40}\b(?:workers?|ranks?|peers?|nodes?|hosts?|process(?:es)?|members?|others|master|leader|server)\b"  # noqa: E501
+)
 _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
 _AT_ITS_END = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
@@ -101,10 +105,13 @@ def ended_well(lines: Sequence[str]) -> Iterator[Shown]:
 
 
 def asked_about(lines: Sequence[str]) -> Iterator[Shown]:
-    """Whoever ends a command by hand, or asks a machine what a program does, has seen it stop."""
+    """Whoever ends a command by hand, or asks a machine what a program does, has seen it stop; or it waits itself."""
     typed = next((at for at, line in enumerate(lines) if BY_HAND.search(line, 0, 400)), None)
+    last = next((at for at in range(len(lines) - 1, -1, -1) if lines[at].strip() and not _TYPED.match(lines[at])), 0)
     if typed is not None:
         yield "slow-words", typed, lines[typed].strip()
+    elif lines and _WAITS_FOR.search(lines[last], 0, 400):
+        yield "slow-words", last, lines[last].strip()
 
 
 def slow_words(lines: Sequence[str]) -> Iterator[Shown]:
@@ -262,6 +269,7 @@ _OFTEN_SLOW = 0.3  # of all steps
 ODD = {  # what numbers show that no healthy run has, and its class
     "some steps are slow": "time", "slower than the other run": "time", "slower on more nodes": "network",
     "the loss rises": "program", "used memory only rises": "memory", "less bandwidth than the others": "network",
+    "far behind the others": "time",
 }  # fmt: skip
 _FEWEST = 3  # before and after
 _SLOWER = 1.5  # times the slowest before
@@ -314,9 +322,13 @@ def _by_rate(lines: Sequence[str]) -> Iterator[list[tuple[int, float]]]:
 def _rates(lines: Sequence[str]) -> Iterator[list[tuple[int, float]]]:
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for at, line in enumerate(lines):
-        if (match := _RATE.search(line, 0, 600)) and (much := float((match[1] or match[2]).replace(",", ""))):
+        if (match := _RATE.search(line, 0, 600)) and (much := _number(match)):
             series[_DIGITS.sub("#", line[: match.start()])].append((at, much))
     yield from series.values()
+
+
+def _number(rate: re.Match[str]) -> float:
+    return float((rate[1] or rate[2]).replace(",", ""))
 
 
 def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
@@ -327,6 +339,12 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
         if len(slow) >= max(_FEWEST, _OFTEN_SLOW * len(told)) and slow[-1] > told[len(told) // 2][0]:
             yield "slow-words", slow[0], f"some steps are slow: {lines[slow[0]].strip()}"
             return
+    for told in chain(_series(lines, _SECONDS).values(), _by_rate(lines)):
+        much = [each for _, each in told]
+        for cut in range(_FEWEST, len(much) - _FEWEST + 1):
+            if min(much[cut:]) >= _FILLED * max(much[1:cut]) > 0:
+                yield "slow-words", told[cut][0], f"some steps are slow: {lines[told[cut][0]].strip()}"
+                return
     for told in _rates(lines):
         (first, most), (last, least) = max(told, key=lambda each: each[1]), told[-1]
         between = [line for line in lines[first:last] if ASIDE.match(line) and line.strip()]
@@ -363,15 +381,18 @@ def one_far_behind(lines: Sequence[str]) -> Iterator[Shown]:
     for at, line in enumerate(lines):
         who = tuple(m.group() for m in _WHO.finditer(line, 0, 300))
         much = _MEASURE.search(line, 0, 400) if who else None
+        rate = _RATE.search(line, 0, 400) if who and much is None else None
         if much is not None:
             forms[_WORD.sub("#", line[: much.start()])].append((at, who, float(much["much"])))
+        elif rate is not None and (value := _number(rate)):
+            forms[_WORD.sub("#", line[: rate.start()])].append((at, who, 1 / value))
     for told in forms.values():
         ranked = sorted(told, key=lambda each: each[2])
         if len(told) < _MEMBERS or len({who for _, who, _ in told}) < len(told):
             continue
         usual, next_to, worst = ranked[len(ranked) // 2][2], ranked[-2][2], ranked[-1]
         if worst[2] >= _SLOWER * next_to and next_to <= _AGREE * usual:
-            yield "slow-words", worst[0], lines[worst[0]].strip()
+            yield "slow-words", worst[0], f"far behind the others: {lines[worst[0]].strip()}"
 
 
 def long_saves(lines: Sequence[str]) -> Iterator[Shown]:

@@ -55,14 +55,14 @@ _READS_DATA = re.compile(
 )
 _STACK = re.compile(r"^\s+(?:File \"|[\w<>.]+ \(|#\d+ |at )")
 _MEETS = re.compile(
-    r"(?i)rendezvous|init_process_group|process group|\bwaiting for .{0,40}(?:workers?|ranks?|peers?|nodes?|hosts?|processes|members|master|leader)\b|master_addr|\b(?:re)?join(?:ed|ing)?\b|init_distributed|distributed init"  # noqa: E501
+    r"(?i)rendezvous|init_process_group|process group|\bwaiting for .{0,40}(?:workers?|ranks?|peers?|nodes?|hosts?|processes|members|master|leader)\b|master_addr|\b(?:re)?join(?:ed|ing)?\b|init_distributed|distributed init|distributed service|\bconnecting to \S+:\d"  # noqa: E501
 )
 _SPINS = re.compile(r"(?<![\d.])(?:9[0-9]|100) ?%")  # several GPUs: that is how waiting for a collective looks
 _IDLES = re.compile(r"(?<![\d.])0 ?%.*\d ?MiB|\d ?MiB.*(?<![\d.])0 ?%")
 _TOGETHER = re.compile(
     r"(?i)\b[nr]ccl\b|gloo\b|all_?-?(?:reduce|gather)|reduce_?scatter|broadcast|\ball-?to-?all|barrier|sync_global|collective|\bmpi(?:run|exec)\b"
     r"|torchrun|\bsrun\b|\bdeepspeed\b|accelerate launch|\b(?:ddp|fsdp)\b|\[rank ?[1-9]|\brank[ :=]?[1-9]|\btask=[1-9]|\b(?:n_?nodes|num_nodes|world_?size|num_processes)\W{1,3}(?:[2-9]|\d\d)"  # noqa: E501
-    r"|\b(?:two|both|four|[2-9]|\d\d+) (?:nodes|hosts|machines)\b|weight sync|xccl|/NET/"
+    r"|\b(?:two|both|four|[2-9]|\d\d+) (?:nodes|hosts|machines)\b|weight sync|xccl|/NET/|\bdistributed\b"
 )
 
 

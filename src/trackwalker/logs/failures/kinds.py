@@ -39,6 +39,9 @@ _SIGNALS = {9: "memory"} | dict.fromkeys((1, 2, 15), "scheduler") | dict.fromkey
 _OPTIONS = re.compile(
     r"\[(?:(?:'[^']*'|\"[^\"]*\")(?:, |(?=\]))){2,}(?:\]|['\"][^'\"]*$)|^(?:\$ |\^C).*|(?<=\s)--[a-z][\w-]*(?:=\S+)?"
 )  # of a command that is typed or quoted
+_ADDRESS = re.compile(
+    r"https?://[^\s'\">)]+|\b(?:[\w-]+\.)+(?:com|org|net|io|ai|edu|gov|example)\b(?!/)"
+)  # its words are names
 _SERVICE = re.compile(  # barrierd:, tokenguard:, one word of two
     r"^(\W{0,3}[a-z]{3,}?)((?:d|kit|guard|warden|keeper|master|shim|mesh|cast|vault|rt|ctl|agent|net|lib|hub|link|gate|sync|clock|store))(?=(?: \w+)?: )"  # noqa: E501
 )
@@ -135,7 +138,7 @@ def _spoken(text: str, hosts: Iterable[str] = ()) -> str:
     """A line without the fields that say only who wrote it, where and when, and without the names of hosts."""
     for host in hosts:
         text = text.replace(host, " ")
-    text = _OPTIONS.sub("", text)
+    text = _ADDRESS.sub(" http ", _OPTIONS.sub("", text))
     text = _SERVICE.sub(r"\1 \2", _HERE.sub("", _HEAD.sub("", text)))
     if not _FIELDS.match(text):
         return text

@@ -103,8 +103,8 @@ def _class_by_the_others(roles: Roles) -> None:
     if first is None or first.kind:
         return
     known = next((f.kind for f in roles.findings if f.role == "consequence" and f.kind and not f.unnamed), "")
-    # What does not get on and says nothing: its program is asked first.
-    known = known or ("program" if first.tier == SLOWS and first.cause == UNCLASSIFIED else "")
+    # What does not get on and says nothing, or in words that lean nowhere: its program is asked first.
+    known = known or ("program" if first.cause == UNCLASSIFIED else "")
     roles.findings[roles.findings.index(first)] = replace(first, kind=known)
 
 
