@@ -155,6 +155,11 @@ class LogFacts:
     attention_share: float | None = None  # of these
     peak_tflops: float | None = None  # that the trainer's own MFU is measured against
 
+    @property
+    def launched(self) -> bool:
+        """A launcher of our own wrote the header: one variable that somebody had echoed is none."""
+        return len(self.header) > 1
+
     def setting(self, name: str) -> str | None:
         """A value of the config dump."""
         found = self.config.get(name)

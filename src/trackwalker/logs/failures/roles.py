@@ -66,7 +66,7 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
     if primary is not None and primary.tier in (3, 4):
         primary = _ended_from_outside(groups, primary, index) or primary
     # Somebody shows a log in which nothing failed: what slows the run is the answer.
-    if primary is None and not completed and stall is None and not index.facts.header:
+    if primary is None and not completed and stall is None and not index.facts.launched:
         primary = next((g for g in ordered if g.tier == g.first.signature.order == SLOWS), None)
     if primary is not None:
         primary = _own_line(groups, primary, first_rank, index) or primary

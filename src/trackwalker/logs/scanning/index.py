@@ -348,7 +348,7 @@ class Gatherer:
         index.hits += waits_for_input(scan, known["input-stall"])
         index.ranks_seen = found.ranks | set(index.steps.last_by_rank)
         self._add_unnamed(scan)
-        index.hits += [] if facts.header else shown(scan, index.hits, known)
+        index.hits += [] if facts.launched else shown(scan, index.hits, known)
         return index
 
     def _add_unnamed(self, scan: Scan) -> None:
