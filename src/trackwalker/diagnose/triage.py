@@ -182,6 +182,7 @@ def degradation(roles: Roles, shape: Pattern, index: LogIndex) -> Roles:
     found = Finding(
         id=states().cause(LONGER), cause=states().cause(LONGER), role="contributing" if roles.primary else "primary",
         tier=7, rank=None, host=None, line=at, file=index.path.name, text="", count=1, ranks=(), why=shape.says,
+        kind="time",
         fc="FC-25", proves_not="which host or link; the shape of the curve alone does not name a cause",
         next=("trackwalker diagnose JOB: the log shows that it slowed down, telemetry shows which host",),
     )  # fmt: skip

@@ -73,7 +73,7 @@ BY_HAND = re.compile(
 )
 ASIDE = re.compile(r"^\W*(?:#|--|==|\(|\*\*)|^\W*$")  # what a person writes between the lines
 _TYPED = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?\$\s")
-_WAITS_FOR = re.compile(
+WAITS_FOR = re.compile(
     r"(?i)\bwaiting (?:for|until) .{0,40}\b(?:workers?|ranks?|peers?|nodes?|hosts?|process(?:es)?|members?|others|master|leader|server)\b"  # noqa: E501
 )
 _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
@@ -110,7 +110,7 @@ def asked_about(lines: Sequence[str]) -> Iterator[Shown]:
     last = next((at for at in range(len(lines) - 1, -1, -1) if lines[at].strip() and not _TYPED.match(lines[at])), 0)
     if typed is not None:
         yield "slow-words", typed, lines[typed].strip()
-    elif lines and _WAITS_FOR.search(lines[last], 0, 400):
+    elif lines and WAITS_FOR.search(lines[last], 0, 400):
         yield "slow-words", last, lines[last].strip()
 
 
@@ -365,7 +365,7 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
                 return
     for table in found:
         column = next((c for c in table.columns if "busbw" in c or "gb/s" in c or "bandwidth" in c), None)
-        if column is None or "size" in table.columns:
+        if column is None or any("size" in c or "bytes" in c for c in table.columns):
             continue
         speeds = [(row, much) for row in table.rows if (much := number_of(row.cells[column])) is not None]
         usual = median(much for _, much in speeds) if len(speeds) >= _MEMBERS else 0.0

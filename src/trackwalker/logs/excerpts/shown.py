@@ -17,6 +17,7 @@ from trackwalker.logs.excerpts.programs import (
     LOADS,
     NO_MORE,
     ODD,
+    WAITS_FOR,
     asked_about,
     ended_well,
     long_saves,
@@ -49,6 +50,7 @@ _SLOW_PART = re.compile(r"(?i)\bslow")
 _PROMPT = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$]\s|^\d\d:\d\d \$ ")
 _WRITES = re.compile(
     r"(?i)\b(?:sav(?:e|ing)|writ(?:e|ing)|flush(?:ing)?|commit(?:ting)?|upload(?:ing)?)\b.{0,60}(?:checkpoint|ckpt|model|state|weights|/)|\b(?:checkpoint|ckpt)\w*.{0,30}\b(?:sav|writ)(?:e|ing)\b"
+    r"|\b(?:restoring|loading|resuming)\b(?!.*\b100 ?%).{0,40}(?:checkpoint|ckpt|weights|safetensors)"
 )
 _READS_DATA = re.compile(
     r"(?i)^\W*(?:map|filter|generating|tokeniz\w+|loading)\b.{0,40}(?:\d+%\||data ?set|data|examples|split)|data_?loader|first batch"  # noqa: E501
@@ -108,7 +110,9 @@ def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
     """
     if odd := ODD.get(text.partition(":")[0]):
         return odd
-    stops = (NO_MORE.search(text) or BY_HAND.search(text) or "NCCL's set-up" in text) and not _SLOW_PART.search(text)
+    stops = (
+        NO_MORE.search(text) or WAITS_FOR.search(text) or BY_HAND.search(text) or "NCCL's set-up" in text
+    ) and not _SLOW_PART.search(text)
     if not stops:
         return kind if (kind := kind_of([text])) in _SLOW_KINDS else "time"
     own = [line for line in lines[: at + 1] if not NO_MORE.search(line) and not BY_HAND.search(line)]
@@ -118,7 +122,7 @@ def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
         return "storage"
     if any(LOADS.search(line) for line in lines if _STACK.match(line)) or _READS_DATA.search(last):
         return "data"
-    if _MEETS.search(last):
+    if _MEETS.search(last) or WAITS_FOR.search(last):
         return "rendezvous"
     busy = sum(1 for line in lines if _SPINS.search(line, 0, 400))
     idle = sum(1 for line in lines if _IDLES.search(line, 0, 400))

@@ -237,7 +237,9 @@ def _finding(group: Group, role: Role, index: LogIndex) -> Finding:
 def _kind(group: Group, hosts: set[str]) -> str:
     """The generic class: the cause's own, or of words that name no cause what they are about."""
     hit = group.first
-    if own := hit.kind or kind_of_signature(hit.signature.id):
+    if hit.kind:
+        return hit.kind
+    if group.cause in (UNCLASSIFIED, hit.signature.cause) and (own := kind_of_signature(hit.signature.id)):
         return own
     vague = hit.signature.unnamed or group.has("exception") or group.has("traceback")
     cause = hit.signature.cause if group.cause == UNCLASSIFIED else group.cause  # a class is what a symptom still tells
