@@ -55,6 +55,9 @@ CASES = {
     "a rate that falls": (
         "".join(RATE.format(i, 182000 if i < 4 else 130000) for i in range(8)), "time",
     ),
+    "a rate that falls little by little": ("".join(RATE.format(i, 15200 - 1100 * i) for i in range(6)), "time"),
+    "an assertion on the device": (RAISED.format("train", "main", "RuntimeError: CUDA error: device-side assert triggered"), "program"),  # noqa: E501
+    "an extension": (RAISED.format("train", "main", "RuntimeError: fused_adam_cuda extension is not available"), "program"),  # noqa: E501
     "one rank's rate": ("".join(f"rank {i}: {1205 if i == 2 else 3120} tokens/s\n" for i in range(5)), "time"),
     "two nodes beside one": (TWO_NODES, "network"),
     "groups of less bandwidth": (GROUPS, "network"),
@@ -106,6 +109,7 @@ NOTHING = {
     "even steps": STEPS + STEP.format(40),
     "slow while it saves": "".join(f"step {i} took {1.9 if i % 4 == 3 else 0.4} s loss 2.0\n" for i in range(12)),
     "the first steps compile": "".join(RATE.format(i, 1022 if i < 2 else 82000 + i) for i in range(8)),
+    "a loss before a rate": "".join(f"step {i} loss {9 - i}.5 tokens/s {82000 + i}\n" for i in range(7)),
     "a loss that wavers": "".join(LOSS.format(i, x) for i, x in enumerate((2.11, 2.31, 2.05, 2.25, 2.35, 2.01))),
     "bandwidth by size": "# size  count  type  busbw(GB/s)\n8  2  float  0.1\n1024  256  float  2.2\n65536  9  float  33.0\n131072  9  float  193.5\n",  # noqa: E501
 }

@@ -258,7 +258,7 @@ _SECONDS = re.compile(
 _DIGITS = re.compile(r"\s*\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _PLAIN = re.compile(r"(?<![\d:.])(\d+(?:\.\d+)?) ?(?:s|sec|secs|seconds)\b")
 _UNITS = r"(?:tok(?:en)?s?|samples?|images?|imgs?|examples?|seq(?:uence)?s?|iter(?:ation)?s?|it|steps?|batch(?:es)?|frames?)(?:[_ ]?per[_ ]?s(?:ec\w*)?|/s(?:ec\w*)?)(?:/(?:gpu|dev\w*))?\b"  # noqa: E501
-_RATE = re.compile(rf"(?i)\b\w*?{_UNITS}\W{{1,4}}(\d[\d,]*\.?\d*)|(?<![\d.])(\d[\d,]*\.?\d*) ?{_UNITS}")
+_RATE = re.compile(rf"(?i)\b\w*?{_UNITS}\W{{1,4}}(\d[\d,]*\.?\d*)|(?<![\d.])(\d[\d,]*\.?\d*) ?{_UNITS}(?!\W{{1,4}}\d)")
 _NODES = re.compile(
     r"(?i)\b(?:[2-9]|\d\d+|two|four|eight) (?:nodes|hosts|machines)\b|\b(?:num_?nodes|nnodes|nodes)\W{1,3}(?:[2-9]|\d\d+)\b"  # noqa: E501
 )
@@ -341,6 +341,9 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
             return
     for told in chain(_series(lines, _SECONDS).values(), _by_rate(lines)):
         much = [each for _, each in told]
+        if len(much) >= _RISES and all(b > a for a, b in pairwise(much)) and much[-1] >= _FILLED * much[0] > 0:
+            yield "slow-words", told[-1][0], f"some steps are slow: {lines[told[-1][0]].strip()}"
+            return
         for cut in range(_FEWEST, len(much) - _FEWEST + 1):
             if min(much[cut:]) >= _FILLED * max(much[1:cut]) > 0:
                 yield "slow-words", told[cut][0], f"some steps are slow: {lines[told[cut][0]].strip()}"
@@ -367,7 +370,7 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
         column = next((c for c in table.columns if "busbw" in c or "gb/s" in c or "bandwidth" in c), None)
         if column is None or any("size" in c or "bytes" in c for c in table.columns):
             continue
-        speeds = [(row, much) for row in table.rows if (much := number_of(row.cells[column])) is not None]
+        speeds = [(row, speed) for row in table.rows if (speed := number_of(row.cells[column])) is not None]
         usual = median(much for _, much in speeds) if len(speeds) >= _MEMBERS else 0.0
         behind = next((row for row, much in speeds if much < _WORSE * usual), None)
         if behind is not None:

@@ -16,7 +16,7 @@ _PREEMPTS = re.compile(r"(?i)^(?:\w*preempted|preempt|preempting|evictedduetopre
 _EVICTS = re.compile(r"(?i)^\w*evict\w*$")
 _FOR_OTHERS = re.compile(r"(?i)\bpreempt|\breclaim|higher.priority|accommodate")
 _SHORT = {"NF": "NODE_FAIL", "PR": "PREEMPTED", "CA": "CANCELLED", "TO": "TIMEOUT", "OOM": "OUT_OF_MEMORY"}
-_NO_PODS = re.compile(r"No resources found(?: in \S+ namespace)?\.?\s*$")
+_NO_PODS = re.compile(r"No resources found(?: in \S+ namespace)?\.?\s*$|\s*JobState=PENDING\b")
 _WELL = ("Running", "Completed", "Succeeded", "Terminating")
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
 _IF = re.compile(r"(?i)\b(?:if|when|whether|not|could|may|might|can|or|early)\b")
