@@ -110,6 +110,7 @@ NOTHING = {
     "slow while it saves": "".join(f"step {i} took {1.9 if i % 4 == 3 else 0.4} s loss 2.0\n" for i in range(12)),
     "the first steps compile": "".join(RATE.format(i, 1022 if i < 2 else 82000 + i) for i in range(8)),
     "a loss before a rate": "".join(f"step {i} loss {9 - i}.5 tokens/s {82000 + i}\n" for i in range(7)),
+    "the time so far": "".join(f"step {i}00 elapsed {60 * i + 1}.0s loss {9 - i}.1\n" for i in range(1, 8)),
     "a loss that wavers": "".join(LOSS.format(i, x) for i, x in enumerate((2.11, 2.31, 2.05, 2.25, 2.35, 2.01))),
     "bandwidth by size": "# size  count  type  busbw(GB/s)\n8  2  float  0.1\n1024  256  float  2.2\n65536  9  float  33.0\n131072  9  float  193.5\n",  # noqa: E501
 }

@@ -233,23 +233,6 @@ def _matrices(lines: Sequence[str]) -> Iterator[Shown]:
         yield "p2p-partial", begun["Enabled"], lines[begun["Enabled"]].strip()
 
 
-_BY_TCP = re.compile(
-    r"NCCL INFO (?:NET/IB ?: No device found|Using network Socket|NET/Socket ?: Using)|via NET/Socket/"
-)
-_BY_RDMA = re.compile(r"NCCL INFO Using network (?!Socket)|via NET/(?!Socket)\w+/")
-_THERE = re.compile(
-    r"\b(?:mlx[45]_(?:bond_)?\d+|bnxt_re\d+|rdmap\w+|irdma\d+|hfi1_\d+|efa_\d+|ionic_\d+)\b|\bhca_id:|\b(?:InfiniBand|RoCE|NDR|HDR)\b"
-)
-
-
-def unused_rdma(lines: Sequence[str]) -> Iterator[Shown]:
-    """NCCL goes by TCP where the text shows RDMA devices; of runs beside each other the one that goes by TCP."""
-    slow = next((at for at, line in enumerate(lines) if _BY_TCP.search(line, 0, 400)), None)
-    there = any(_THERE.search(line, 0, 400) for line in lines)
-    if slow is not None and (there or any(_BY_RDMA.search(line, 0, 400) for line in lines)):
-        yield "rdma-misconfigured", slow, lines[slow].strip()
-
-
 _A_STEP = re.compile(r"(?i)\b(?:it|iter|iters|iterations?|steps?|batch(?:es)?|epochs?)\b|it/s|/it\b")
 _SECONDS = re.compile(
     r"(?i)\b(?:took|takes|time|elapsed|duration|dt|per (?:iteration|step|batch))\b(?: ?\((?:m?s|sec\w*)\))?\s?[:=]?\s?(?P<much>\d+(?:\.\d+)?)(?![\d:/])"  # noqa: E501
@@ -265,6 +248,7 @@ _NODES = re.compile(
 _LOSS = re.compile(r"(?i)(?<!val )(?<!val_)(?<!eval_)\bloss\b['\"]?\s?[:=]?\s?(\d+\.\d+(?:e[+-]?\d+)?)")
 _MEMORY = re.compile(r"(?i)\b(?:gpu |max |peak )?mem(?:ory)?\w*\W{1,3}(\d+(?:\.\d+)?) ?(?:[KMGT]i?B?)\b")
 _RISEN, _FILLED, _RISES, _LEAST = 1.3, 1.25, 5, 0.5
+_SO_FAR, _EVEN = re.compile(r"(?i)elapsed|total|wall|uptime|so far"), 1.25
 _OFTEN_SLOW = 0.3  # of all steps
 ODD = {  # what numbers show that no healthy run has, and its class
     "some steps are slow": "time", "slower than the other run": "time", "slower on more nodes": "network",
@@ -309,7 +293,14 @@ def _series(lines: Sequence[str], form: re.Pattern[str]) -> dict[str, list[tuple
         match = form.search(line, 0, 400) if _A_STEP.search(line, 0, 400) else None
         if match is not None:
             series[_DIGITS.sub("#", line[: match.start()])].append((at, float(next(filter(None, match.groups())))))
-    return series
+    return {words: told for words, told in series.items() if not _counts_up(told, lines)}
+
+
+def _counts_up(told: Sequence[tuple[int, float]], lines: Sequence[str]) -> bool:
+    """Whether a time is the whole run's so far, which grows by as much from line to line."""
+    grown = [b[1] - a[1] for a, b in pairwise(told)]
+    even = len(grown) >= _FEWEST and min(grown) > 0 and max(grown) <= _EVEN * min(grown)
+    return even and _SO_FAR.search(lines[told[0][0]]) is not None
 
 
 def _by_rate(lines: Sequence[str]) -> Iterator[list[tuple[int, float]]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from trackwalker.logs.excerpts.machines import Shown, busy_hosts, slow_gpus
+from trackwalker.logs.excerpts.machines import Shown, busy_hosts, slow_gpus, unused_rdma
 from trackwalker.logs.excerpts.programs import (
     ASIDE,
     BY_HAND,
@@ -26,7 +26,6 @@ from trackwalker.logs.excerpts.programs import (
     slow_programs,
     slow_words,
     slower_steps,
-    unused_rdma,
 )
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
