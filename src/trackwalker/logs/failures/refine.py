@@ -352,6 +352,8 @@ def _heartbeat(group: Group, index: LogIndex) -> None:
     elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
         group.become("accused-silent", "the suspect logged nothing afterwards while the other ranks did")
         group.hosts = tuple(h for r in sorted(accused) if (h := index.facts.host_of(r)))
+    elif not index.facts.header and not exits:
+        group.become("accused-died", "nothing in the log tells how the suspect ended, or that it lived")
 
 
 def _only_warned(groups: list[Group], index: LogIndex) -> None:
