@@ -254,6 +254,37 @@ OTHERWISE = {
         "E0212 coordination_service.cc:1146] UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:3\nThe tasks have crashed.\n",
         "heartbeat-false-positive",
     ),
+    "a mode of NCCL": ("Error: NCCL error handling mode is blocking\n", "nccl-error"),
+    "a subnet manager that restarts": (
+        "n1:7:7 [0] NCCL WARN NET/IB : Got async event : P_Key change\n" + ERROR,
+        "rdma-misconfigured",
+    ),
+    "an event of every bond": ("n1:7:7 [0] NCCL WARN NET/IB : Got async event : GID table change\n", "nccl-error"),
+    "a driver for another card": (
+        "libibverbs: Warning: couldn't load driver 'librxe-rdmav34.so': librxe-rdmav34.so: cannot open shared object file: No such file or directory\n"
+        + ERROR,
+        "missing-library",
+    ),
+    "options of a mount": (
+        "kernel: EXT4-fs (nvme0n1p1): mounted filesystem with ordered data mode. Opts: errors=remount-ro\n" + ERROR,
+        "storage-error",
+    ),
+    "an object that nobody wrote yet": ("S3: NoSuchKey latest, starting from scratch\n" + ERROR, "storage-error"),
+    "an address that does not exist": ("curl: (22) The requested URL returned error: 404\n" + ERROR, "storage-error"),
+    "a site of code": (
+        "ssh: connect to host github.com port 22: Connection timed out\nfatal: Could not read from remote repository.\n",
+        "rendezvous-incomplete",
+    ),
+    "an engine of answers": (
+        TRACE + "aiohttp.client_exceptions.ServerDisconnectedError: Server disconnected\n",
+        "storage-error",
+    ),
+    "an engine of answers that fails": (
+        TRACE
+        + "requests.exceptions.HTTPError: 500 Server Error: Internal Server Error for url: http://10.0.0.3:8000/generate\n",
+        "storage-error",
+    ),
+    "a peer that refuses": ("[gloo] Connection refused by rank 7\n" + ERROR, "rendezvous-incomplete"),
 }
 
 
