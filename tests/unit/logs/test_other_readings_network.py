@@ -284,6 +284,10 @@ OTHERWISE = {
         + "requests.exceptions.HTTPError: 500 Server Error: Internal Server Error for url: http://10.0.0.3:8000/generate\n",
         "storage-error",
     ),
+    "a script that may not run": (
+        TRACE + "PermissionError: [Errno 13] Permission denied: './prepare.sh'\n",
+        "storage-error",
+    ),
     "a peer that refuses": ("[gloo] Connection refused by rank 7\n" + ERROR, "rendezvous-incomplete"),
 }
 
