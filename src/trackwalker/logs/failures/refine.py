@@ -231,6 +231,10 @@ def _named_too_much(groups: list[Group]) -> None:
             _CHECKPOINT.search(each) for each in told
         ):
             group.become("of-the-data", "what could not be read is a file of the data")
+        elif any(_near(group, orphan) for orphan in having(groups, "orphan")):
+            group.become(
+                "from-its-parent", "a child could not read what its parent should have sent: the parent was gone"
+            )
     for group in having(groups, "end-by-signal"):
         programs = [_KERNEL_SAYS.search(h.text) for h in group.hits]
         if all(match is not None and not _TRAINS.match(match["program"]) for match in programs):
