@@ -88,8 +88,8 @@ Trait = Literal[
     "kill", "lacks-library", "lasting", "locked-memory",
     "lost-peer", "meeting", "names-its-host", "needs-room", "no-device", "no-room",
     "no-witness", "orphan", "outlived-the-end", "own-end", "pending", "refused-credential", "request-to-end",
-    "scheduler-lost-it", "somebody-absent", "speaks-of-peers", "stage-word", "teardown", "traceback", "transfer", "transport-of-mpi",
-    "victim", "wrapper",
+    "scheduler-lost-it", "somebody-absent", "speaks-of-peers", "stage-word", "teardown", "traceback", "transfer",
+    "transport-of-mpi", "victim", "wrapper",
 ]  # fmt: skip
 # What else a log can show about a failure class: refine.py says when one holds, the signature what follows from it.
 Condition = Literal[
