@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from triage_logs import triage_text
+from triage_logs import header, steps, triage_text
 
 TORCH = 'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n    main()\n'
 NOT_FOUND = TORCH + "FileNotFoundError: [Errno 2] No such file or directory: '/data/corpus_text_document.idx'\n"
@@ -187,6 +187,14 @@ OTHERWISE: dict[str, tuple[str, str | None]] = {
         "WARNING: CPU: 3 PID: 4123 at drivers/gpu/drm/drm_mode_object.c:45\n---[ end trace 9c1de3f2a1b2c3d4 ]---\n"
         + NOT_FOUND, "python-exception",
     ),
+    "a memory that ran full and was passed over": (
+        "| WARNING: ran out of memory with exception: CUDA out of memory. Tried to allocate 2.00 GiB; skipping batch\n"
+        + NOT_FOUND, "python-exception",
+    ),
+    "a CPU that a dead GPU held": (
+        "kernel: watchdog: BUG: soft lockup - CPU#17 stuck for 23s! [python3:8812]\n"
+        "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.\n", "gpu-hardware-fault",
+    ),
     "a task that waits": ("kernel: INFO: task python3:41233 blocked for more than 120 seconds.\n", "unclassified"),
     "accelerate's advice": (
         "Detected kernel version 5.4.0, which is below the recommended minimum of 5.5.0; this can cause the process to "
@@ -202,3 +210,20 @@ def test_it_names_no_more_than_its_words_prove(tmp_path: Path, name: str) -> Non
     found = triage_text(tmp_path, f"starting\n{text}")
     told = found.primary.cause if found.primary else None
     assert told == cause, [(f.id, f.role, f.text) for f in found.roles.findings]
+
+
+def test_a_cpu_that_was_away_is_outlived(tmp_path: Path) -> None:
+    stuck = "kernel: watchdog: BUG: soft lockup - CPU#17 stuck for 23s! [python3:8812]\n"
+    found = triage_text(tmp_path, header(steps=30) + steps(20) + stuck + steps(29, first=21))
+    assert found.primary is None
+    assert [f.role for f in found.roles.findings if f.id == "cpu-stalled"] == ["note"]
+
+
+def test_who_answers_no_more_after_training_began_had_joined(tmp_path: Path) -> None:
+    late = "1: jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: GetKeyValue() timed out with key: sync/412\n"
+    found = triage_text(tmp_path, header() + steps(20) + late)
+    assert found.primary is not None
+    assert found.primary.cause != "rendezvous-incomplete"
+    early = triage_text(tmp_path, header() + late)
+    assert early.primary is not None
+    assert early.primary.cause == "rendezvous-incomplete"
