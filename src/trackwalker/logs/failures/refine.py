@@ -82,6 +82,8 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     claimed = only(groups, "heartbeat")  # then the coordinator speaks, and accuses others
     if claimed:
         _heartbeat(claimed, index)
+    if (group := only(groups, "coordinator-call")) and len(index.steps):
+        group.become("training-began", "training had begun: all had joined, and one answers no more")
     if (group := only(groups, "coordinator-call")) and not claimed and coordinator_mute(group, index):
         group.become("coordinator-mute", "the coordinator lived and did not answer the tasks in time")
         group.hosts = tuple(filter(None, (index.facts.host_of(0),)))
