@@ -147,7 +147,8 @@ def test_d12_one_shape_one_name(tmp_path: Path) -> None:
     [
         ("rocdevice.cpp:3020: HSA_STATUS_ERROR_OUT_OF_RESOURCES Available Free mem : 24 MB", "collective-alloc-fail"),
         ("RCCL: Failed to CUDA calloc 6291456 bytes", "collective-alloc-fail"),
-        ("Queue aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION", "gpu-hardware-fault"),
+        ("Queue aborting with error : HSA_STATUS_ERROR_EXCEPTION", "gpu-hardware-fault"),
+        ("Queue aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION", "unclassified"),
     ],
 )
 def test_d15_a_full_pool_is_not_broken_hardware(tmp_path: Path, line: str, cause: str) -> None:

@@ -47,7 +47,7 @@ TRACEBACK = (
         pytest.param(
             "E0901 10:00:01 9 coord.cc:41] UNAVAILABLE: tasks are unhealthy (stopped sending heartbeats): task:3."
             " Look for an earlier error, or scheduler events (e.g. preemption, eviction) to debug further.\n",
-            "heartbeat-false-positive", id="advice-that-names-preemption",
+            "unclassified", id="advice-that-names-preemption",
         ),
         pytest.param(
             TRACEBACK.format("build(cfg)") + "[rank0]: AssertionError: num_heads (30) must be divisible by tp 8\n"

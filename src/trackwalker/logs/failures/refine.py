@@ -82,6 +82,8 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     claimed = only(groups, "heartbeat")  # then the coordinator speaks, and accuses others
     if claimed:
         _heartbeat(claimed, index)
+    if (group := only(groups, "coordinator-call")) and len(index.steps):
+        group.become("training-began", "training had begun: all had joined, and one answers no more")
     if (group := only(groups, "coordinator-call")) and not claimed and coordinator_mute(group, index):
         group.become("coordinator-mute", "the coordinator lived and did not answer the tasks in time")
         group.hosts = tuple(filter(None, (index.facts.host_of(0),)))
@@ -231,6 +233,10 @@ def _named_too_much(groups: list[Group]) -> None:
             _CHECKPOINT.search(each) for each in told
         ):
             group.become("of-the-data", "what could not be read is a file of the data")
+        elif any(_near(group, orphan) for orphan in having(groups, "orphan")):
+            group.become(
+                "from-its-parent", "a child could not read what its parent should have sent: the parent was gone"
+            )
     for group in having(groups, "end-by-signal"):
         programs = [_KERNEL_SAYS.search(h.text) for h in group.hits]
         if all(match is not None and not _TRAINS.match(match["program"]) for match in programs):
@@ -352,6 +358,8 @@ def _heartbeat(group: Group, index: LogIndex) -> None:
     elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
         group.become("accused-silent", "the suspect logged nothing afterwards while the other ranks did")
         group.hosts = tuple(h for r in sorted(accused) if (h := index.facts.host_of(r)))
+    elif not index.facts.header and not exits:
+        group.become("accused-died", "nothing in the log tells how the suspect ended, or that it lived")
 
 
 def _only_warned(groups: list[Group], index: LogIndex) -> None:

@@ -87,14 +87,14 @@ Trait = Literal[
     "end-by-signal", "end-of-process", "ended-itself", "exception", "exit-word", "hearsay", "heartbeat", "host-memory", "interface",  # noqa: E501
     "kill", "lacks-library", "lasting", "locked-memory",
     "lost-peer", "meeting", "names-its-host", "needs-room", "no-device", "no-room",
-    "no-witness", "outlived-the-end", "own-end", "pending", "refused-credential", "request-to-end", "scheduler-lost-it",
-    "somebody-absent", "speaks-of-peers", "stage-word", "teardown", "traceback", "transfer", "transport-of-mpi",
-    "victim", "wrapper",
+    "no-witness", "orphan", "outlived-the-end", "own-end", "pending", "refused-credential", "request-to-end",
+    "scheduler-lost-it", "somebody-absent", "speaks-of-peers", "stage-word", "teardown", "traceback", "transfer",
+    "transport-of-mpi", "victim", "wrapper",
 ]  # fmt: skip
 # What else a log can show about a failure class: refine.py says when one holds, the signature what follows from it.
 Condition = Literal[
     "accused-died", "accused-silent", "another-program", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",  # noqa: E501
-    "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python", "no-timeout-told",
+    "from-its-parent", "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python", "no-timeout-told",
     "no-transport-told", "of-the-data", "others-lived",
     "scheduler-ended-it", "somebody-never-joined", "training-began", "while-loading",
     "while-saving",
