@@ -8,7 +8,7 @@ The incident has three parts one after the other: a host whose CPUs somebody els
 a GPU held at a low clock and power. The database is written directly, by a recorder for each 250 hosts. The diagnosis
 runs in a process of its own; the time is split by what the CPU worked on, in all threads, and the memory is the peak of
 that process and of Prometheus where one was started. Exits 1 when the verdict is wrong or a limit is missed.
-`--victoria` has the same incident read from a real VictoriaMetrics instead, and judges the verdict alone.
+`--victoria` has the same incident read from a real VictoriaMetrics instead; the store's own memory is told, not judged.
 `--curves` measures smaller jobs of growing hosts, hours and GPUs, and fits how time and memory grow.
 """
 
@@ -227,7 +227,7 @@ def main() -> int:
     parser.add_argument("--curves", type=Path, help="measure how the cost grows, and write the figures here")
     parser.add_argument("--svg", type=Path, help="with --curves: the plots")
     parser.add_argument("--numpy", action="store_true", help="decode as where numba is not installed")
-    parser.add_argument("--victoria", action="store_true", help="read it from a real VictoriaMetrics; no limits")
+    parser.add_argument("--victoria", action="store_true", help="read it from a real VictoriaMetrics")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -240,7 +240,8 @@ def main() -> int:
         if args.victoria:
             import scale_victoria  # the store is a test's: pytest is needed
 
-            return 0 if scale_victoria.measure(*made(args.hosts, args.hours, args.gpus, keep), right) else 1
+            job, samples = made(args.hosts, args.hours, args.gpus, keep)
+            return 0 if scale_victoria.measure(job, samples, right, MOST_S, MOST_MB) else 1
         cost, _, true = measured(args.hosts, args.hours, args.gpus, keep, args.numpy)
     checks = [
         (right(cost.roots, true), f"the planted causes on their {sum(map(len, true.values()))} hosts, no other"),

@@ -27,14 +27,14 @@ from trackwalker.telemetry.foreign.remote import Access
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from slurm_cluster import free_ports
-from usage import cpu_seconds, family
+from usage import cpu_seconds, family, peak_mb, reset_peak
 from victoria import PASSWORD, USER, Victoria, find_victoria
 
 Roots = dict[str, list[str]]
 
 
-def measure(job: Path, samples: int, right: Callable[[Roots, Roots], bool]) -> bool:
-    """Import, borrow, diagnose; whether the verdict is right."""
+def measure(job: Path, samples: int, right: Callable[[Roots, Roots], bool], most_s: float, most_mb: float) -> bool:
+    """Import, borrow, diagnose; whether the verdict is right and the limits hold."""
     with tempfile.TemporaryDirectory(prefix="scale-victoria-") as name:
         folder = Path(name)
         for block in (meta.parent for meta in sorted((job / "prometheus").rglob("meta.json"))):
@@ -51,6 +51,7 @@ def measure(job: Path, samples: int, right: Callable[[Roots, Roots], bool]) -> b
             login.write_text(f"basic {USER}:{PASSWORD}\n")
             began, before, theirs = time.perf_counter(), cpu_seconds([os.getpid()]), family(os.getpid())[1:]
             stored = cpu_seconds(theirs)
+            reset_peak()
             found = resolve(str(job), job.parent)
             with with_metrics(found, Access(store.url, login), None, (None, None), load_maps()) as borrowed:
                 read, own = time.perf_counter() - began, cpu_seconds([os.getpid()]) - before
@@ -59,6 +60,7 @@ def measure(job: Path, samples: int, right: Callable[[Roots, Roots], bool]) -> b
                 began, cpu = time.perf_counter(), time.process_time()
                 verdict = diagnose(borrowed.job).verdict
             took, own = time.perf_counter() - began, time.process_time() - cpu
+            peak, held = peak_mb(os.getpid()), sum(map(peak_mb, theirs))
         finally:
             store.stop()
     roots = {cause.cause: list(cause.hosts) for cause in verdict.roots}
@@ -66,6 +68,10 @@ def measure(job: Path, samples: int, right: Callable[[Roots, Roots], bool]) -> b
     good = right(roots, {root["cause"]: root["hosts"] for root in truth["roots"]})
     told = ", ".join(f"{cause} on {len(hosts)} hosts" for cause, hosts in roots.items())
     print(f"diagnosed in {took:.1f} s (CPU {own:.1f} s): {told}")
+    print(
+        f"{read + took:.1f} s in all (at most {most_s:g}); {peak:.0f} MB (at most {most_mb:g}), the store's {held:.0f} MB"
+    )
+    good &= read + took <= most_s and peak <= most_mb
     print("PASS" if good else "FAIL", "through VictoriaMetrics: the planted causes on their hosts, no other")
     return good
 

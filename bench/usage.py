@@ -43,3 +43,14 @@ def memory_mb(pid: int, entry: str = "Rss") -> float:
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith(f"{entry}:")) / 1024
+
+
+def reset_peak() -> None:
+    """From here on this process' peak of resident memory is counted anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_mb(pid: int) -> float:
+    """The peak of a process' resident memory."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024

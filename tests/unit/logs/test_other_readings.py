@@ -73,6 +73,7 @@ OTHERWISE = {
         TRACE + "RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm`\n",
         "missing-library",
     ),
+    "a record of the data": (TRACE + "tensorflow.python.framework.errors_impl.DataLossError: corrupted record at 12\n", "checkpoint-corrupt"),
     "another mosaic": ("ERROR Mosaic streaming: dataset error in shard 7\n", "xla-compile-fail"),
     "a file that is damaged": (TRACE + "OSError: '/data/index' is not a valid JSON file\n", "config-error"),
 }
@@ -125,3 +126,46 @@ def test_the_words_tell_it(tmp_path: Path, text: str, cause: str) -> None:
     found = triage_text(tmp_path, text).primary
     assert found is not None
     assert found.cause == cause
+
+
+def test_an_end_by_hand_is_no_cause_where_the_run_had_not_got_on(tmp_path: Path) -> None:
+    text = (
+        "[rank0] start: total_steps=90\nrank=0: before forward (step=0)\n\n   --- 9 min, no further line from any rank ---\n\n"
+        "^C\nTraceback (most recent call last):\nKeyboardInterrupt\n"
+    )
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert (found.cause, found.kind) == ("unclassified", "network")
+
+
+def test_what_is_written_above_a_part_of_an_excerpt_is_no_error_of_it(tmp_path: Path) -> None:
+    text = (
+        "== rank log (2 nodes, stuck since 16:20:31) ==\n16:20:30 [r00] connection setup done\n\nnode-a$ ibstat\n"
+        "CA 'mlx5_0'\n\t\tState: Active\n\t\tPhysical state: LinkUp\nCA 'mlx5_3'\n\t\tState: Down\n\t\tPhysical state: Disabled\n"
+    )
+    found = triage_text(tmp_path, text).primary
+    assert found is not None
+    assert found.cause == "network-link-down"
+
+
+def test_more_that_runs_than_processors(tmp_path: Path) -> None:
+    text = "epoch 3 took 2611 s\n$ nproc; cat /proc/loadavg\n28\n{load} 168.90 160.37 183/2510 771902\n"
+    found = triage_text(tmp_path, text.format(load="171.22")).primary
+    assert found is not None
+    assert found.cause == "cpu-contention"
+    calm = triage_text(tmp_path, text.format(load="21.22")).primary
+    assert calm is None or calm.cause != "cpu-contention"
+
+
+def test_a_loss_that_jumps_and_a_run_beside_another(tmp_path: Path) -> None:
+    jumps = "".join(f"{{'loss': {-0.6 - 0.004 * i + (0.2 if i in (6, 11) else 0):.3f}, 'epoch': {i}}}\n" for i in range(15))
+    found = triage_text(tmp_path, jumps).primary
+    assert found is not None
+    assert (found.cause, found.kind) == ("unclassified", "program")
+    smooth = triage_text(tmp_path, "".join(f"{{'loss': {-0.6 - 0.004 * i:.3f}, 'epoch': {i}}}\n" for i in range(15)))
+    assert smooth.primary is None
+    beside = "Epoch 1: 100%|###| 625/625 [21:09<00:00,  2.03s/it]\n" * 2 + "\nfor comparison, last week:\n"
+    beside += "Epoch 1: 100%|###| 625/625 [02:17<00:00,  4.55it/s]\n" * 2
+    found = triage_text(tmp_path, beside).primary
+    assert found is not None
+    assert (found.cause, found.kind) == ("unclassified", "time")

@@ -124,6 +124,14 @@ def _others(lines: Sequence[str]) -> Iterator[Shown]:
 
 
 _CPU = re.compile(r"^%?\s?Cpu(?P<which>\d*|\(s\))\s*:?\s.*?(?P<idle>[\d.]+)[ %]*id\b")
+_PROCESSORS = re.compile(
+    r"(?i)^(?:on-line )?cpu\(s\):\s+(\d+)\s*$|\b(\d+) (?:\w+ )?(?:cores|cpus|vcpus)\b|\bnproc\W{1,3}(\d+)\b"
+)
+_ASKS_PROCESSORS = re.compile(r"^[^|>]*\bnproc\b")
+_LOAD = re.compile(
+    r"^\s*(?P<bare>\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+ \d+\s*$|load average: (?P<told>\d+\.\d+), \d+\.\d+, \d+\.\d+"
+)
+_CROWDED = 2.0  # times the processors: each waits as long as it runs
 _AFFINITY = re.compile(r"affinity list: (?P<cpus>[\d,-]+)\s*$")
 _WAITS = re.compile(r"(?P<waits>[\d.]+)[ %]*wa\b")
 _STOPPED_FOR_DISKS = 30.0  # percent of all processors' time
@@ -154,6 +162,7 @@ def busy_hosts(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
             if share is not None and share >= _STOPPED_FOR_DISKS:
                 yield "storage-slow", row.line, row.text.strip()
     yield from _processors(lines)
+    yield from _more_than_cores(lines)
     yield from _pinned(lines)
     yield from _memory(lines)
 
@@ -173,6 +182,18 @@ def _processors(lines: Sequence[str]) -> Iterator[Shown]:
     busy = [at for at, idle in cores if 100 - idle >= _PINNED]
     if len(cores) >= _CORES and len(busy) == 1 and all(idle >= _IDLE for at, idle in cores if at not in busy):
         yield "cpu-throttled", busy[0], lines[busy[0]].strip()
+
+
+def _more_than_cores(lines: Sequence[str]) -> Iterator[Shown]:
+    """Far more that runs, on average, than there are processors to run on."""
+    counts = [float(next(filter(None, m.groups()))) for line in lines if (m := _PROCESSORS.search(line, 0, 200))]
+    asked = [at + 1 for at, line in enumerate(lines[:-1]) if _ASKS_PROCESSORS.search(line)]
+    counts += [float(lines[at]) for at in asked if lines[at].strip().isdigit()]
+    for at, line in enumerate(lines) if counts else ():
+        match = _LOAD.search(line, 0, 200)
+        if match and float(match["bare"] or match["told"]) >= _CROWDED * max(counts):
+            yield "cpu-throttled", at, line.strip()
+            return
 
 
 def _pinned(lines: Sequence[str]) -> Iterator[Shown]:

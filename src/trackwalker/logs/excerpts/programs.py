@@ -71,7 +71,9 @@ BY_HAND = re.compile(
     r"^\s*(?:\^C)+|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
     r"(?:py-spy|gdb|nvidia-smi|rocm-smi|amd-smi|ps|top|htop|iostat|mpstat|dmesg|strace|pstack|ibstat|rdma|ethtool|cat /proc)\b"  # noqa: E501
 )
-ASIDE = re.compile(r"^\W*(?:#|--|==|\(|\*\*)|^\W*$")  # what a person writes between the lines
+ASIDE = re.compile(
+    r"^\W*(?:#|--|==|\(|\*\*)|^\W*$|^[A-Za-z][\w ,'()-]{0,70}:\s*$"
+)  # what a person writes between the lines
 _TYPED = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?\$\s")
 WAITS_FOR = re.compile(
     r"(?i)\bwaiting (?:for|until) .{0,40}\b(?:workers?|ranks?|peers?|nodes?|hosts?|process(?:es)?|members?|others|master|leader|server)\b"  # noqa: E501
@@ -245,17 +247,18 @@ _RATE = re.compile(rf"(?i)\b\w*?{_UNITS}\W{{1,4}}(\d[\d,]*\.?\d*)|(?<![\d.])(\d[
 _NODES = re.compile(
     r"(?i)\b(?:[2-9]|\d\d+|two|four|eight) (?:nodes|hosts|machines)\b|\b(?:num_?nodes|nnodes|nodes)\W{1,3}(?:[2-9]|\d\d+)\b"  # noqa: E501
 )
-_LOSS = re.compile(r"(?i)(?<!val )(?<!val_)(?<!eval_)\bloss\b['\"]?\s?[:=]?\s?(\d+\.\d+(?:e[+-]?\d+)?)")
+_LOSS = re.compile(r"(?i)(?<!val )(?<!val_)(?<!eval_)\bloss\b['\"]?\s?[:=]?\s?(-?\d+\.\d+(?:e[+-]?\d+)?)")
 _MEMORY = re.compile(r"(?i)\b(?:gpu |max |peak )?mem(?:ory)?\w*\W{1,3}(\d+(?:\.\d+)?) ?(?:[KMGT]i?B?)\b")
 _RISEN, _FILLED, _RISES, _LEAST = 1.3, 1.25, 5, 0.5
 _SO_FAR, _EVEN = re.compile(r"(?i)elapsed|total|wall|uptime|so far"), 1.25
 _OFTEN_SLOW = 0.3  # of all steps
 ODD = {  # what numbers show that no healthy run has, and its class
     "some steps are slow": "time", "slower than the other run": "time", "slower on more nodes": "network",
-    "the loss rises": "program", "used memory only rises": "memory", "less bandwidth than the others": "network",
-    "far behind the others": "time",
+    "the loss rises": "program", "the loss jumps": "program", "used memory only rises": "memory",
+    "less bandwidth than the others": "network", "far behind the others": "time",
 }  # fmt: skip
 _FEWEST = 3  # before and after
+_JUMPED, _BLOW, _PART = 8, 4.0, 0.1  # moves; times the usual one; of what it was
 _SLOWER = 1.5  # times the slowest before
 _GROWN = 2.0  # times the first, where every one is slower than the one before
 _SAVES = re.compile(
@@ -315,7 +318,21 @@ def _rates(lines: Sequence[str]) -> Iterator[list[tuple[int, float]]]:
     for at, line in enumerate(lines):
         if (match := _RATE.search(line, 0, 600)) and (much := _number(match)):
             series[_DIGITS.sub("#", line[: match.start()])].append((at, much))
+        elif (match := _SECONDS.search(line, 0, 600)) and match["rate"] and float(match["rate"]):
+            series[_DIGITS.sub("#", line[: match.start()])].append((at, 1 / float(match["rate"])))
     yield from series.values()
+
+
+def _beside(told: Sequence[tuple[int, float]], lines: Sequence[str]) -> int | None:
+    """The last line of the run that is far slower than another, which a person's words set beside it."""
+    parts: list[list[tuple[int, float]]] = [[told[0]]]
+    for before, each in pairwise(told):
+        if any(ASIDE.match(line) and line.strip() for line in lines[before[0] : each[0]]):
+            parts.append([])
+        parts[-1].append(each)
+    usual = [(median(much for _, much in part), part[-1][0]) for part in parts]
+    (slow, at), (quick, _) = min(usual), max(usual)
+    return at if slow * _GROWN <= quick else None
 
 
 def _number(rate: re.Match[str]) -> float:
@@ -340,9 +357,7 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
                 yield "slow-words", told[cut][0], f"some steps are slow: {lines[told[cut][0]].strip()}"
                 return
     for told in _rates(lines):
-        (first, most), (last, least) = max(told, key=lambda each: each[1]), told[-1]
-        between = [line for line in lines[first:last] if ASIDE.match(line) and line.strip()]
-        if least * _GROWN <= most and between:
+        if (last := _beside(told, lines)) is not None:
             says = "slower on more nodes" if any(_NODES.search(x) for x in lines) else "slower than the other run"
             yield "slow-words", last, f"{says}: {lines[last].strip()}"
             return
@@ -353,6 +368,9 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
                 series[_DIGITS.sub("#", line[: match.start()])].append((at, float(match[1])))
         for told in series.values():
             values = [much for _, much in told]
+            if form is _LOSS and (jumps := _jumps(values)):
+                yield "slow-words", told[jumps[0]][0], f"the loss jumps: {lines[told[jumps[0]][0]].strip()}"
+                return
             rise = values[values.index(min(values)) :]
             if len(rise) >= _RISES and all(b > a for a, b in pairwise(rise)) and rise[-1] >= least * rise[0] >= _LEAST:
                 yield "slow-words", told[-1][0], f"{says}: {lines[told[-1][0]].strip()}"
@@ -367,6 +385,14 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
         if behind is not None:
             yield "slow-words", behind.line, f"less bandwidth than the others: {behind.text.strip()}"
             return
+
+
+def _jumps(values: Sequence[float]) -> list[int]:
+    """Where a loss rises at one blow by far more than it usually moves, again and again."""
+    moves = [b - a for a, b in pairwise(values)]
+    usual = median(map(abs, moves)) if len(moves) >= _JUMPED else 0.0
+    far = [i + 1 for i, move in enumerate(moves) if move >= _BLOW * usual > 0 and move >= _PART * abs(values[i])]
+    return far if len(far) > 1 else []
 
 
 def one_far_behind(lines: Sequence[str]) -> Iterator[Shown]:

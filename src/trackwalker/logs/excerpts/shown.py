@@ -86,12 +86,18 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
             said.setdefault(each[0], []).append(each)
     for each in slower_steps(lines) if not said else ():
         said.setdefault(each[0], []).append(each)
-    if not said and not any(hit.signature.order <= _SLOWS for hit in hits if not by_hand(hit)):
+    # An end by hand is what somebody did about it: what was wrong is asked further.
+    ended_by_hand = any(by_hand(hit) for hit in hits)
+    traceback = {"traceback"} if ended_by_hand else set()  # it shows where the interrupt met the program
+    others = (h for h in hits if not by_hand(h) and not traceback & set(h.signature.traits))
+    if all(_ends_by_hand(known[name], told) for name, told in said.items()) and not any(
+        hit.signature.order <= _SLOWS for hit in others
+    ):
         for each in chain(not_placed(own, found), slow_words(lines)):
             said.setdefault(each[0], []).append(each)
-        for each in asked_about(lines) if not said else ():
+        for each in asked_about(lines) if "slow-words" not in said else ():
             said.setdefault(each[0], []).append(each)
-        for each in odd_numbers(lines, found) if not said else ():
+        for each in odd_numbers(lines, found) if "slow-words" not in said else ():
             said.setdefault(each[0], []).append(each)
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
@@ -134,6 +140,10 @@ def by_hand(hit: Hit) -> bool:
     """Whether a line tells that a person ended the run from his terminal."""
     ends = hit.signature.unnamed or "request-to-end" in hit.signature.traits
     return ends and _BY_HAND.search(hit.text) is not None
+
+
+def _ends_by_hand(signature: Signature, told: Sequence[Shown]) -> bool:
+    return "request-to-end" in signature.traits and all(_BY_HAND.search(text) for _, _, text in told)
 
 
 def _hit(signature: Signature, told: Sequence[Shown], file: str, killed: bool, kind: str) -> Hit:
