@@ -68,9 +68,8 @@ def measure(job: Path, samples: int, right: Callable[[Roots, Roots], bool], most
     good = right(roots, {root["cause"]: root["hosts"] for root in truth["roots"]})
     told = ", ".join(f"{cause} on {len(hosts)} hosts" for cause, hosts in roots.items())
     print(f"diagnosed in {took:.1f} s (CPU {own:.1f} s): {told}")
-    print(
-        f"{read + took:.1f} s in all (at most {most_s:g}); {peak:.0f} MB (at most {most_mb:g}), the store's {held:.0f} MB"
-    )
+    memory = f"{peak:.0f} MB (at most {most_mb:g}), the store's {held:.0f} MB"
+    print(f"{read + took:.1f} s in all (at most {most_s:g}); {memory}")
     good &= read + took <= most_s and peak <= most_mb
     print("PASS" if good else "FAIL", "through VictoriaMetrics: the planted causes on their hosts, no other")
     return good

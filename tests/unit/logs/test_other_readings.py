@@ -73,7 +73,10 @@ OTHERWISE = {
         TRACE + "RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm`\n",
         "missing-library",
     ),
-    "a record of the data": (TRACE + "tensorflow.python.framework.errors_impl.DataLossError: corrupted record at 12\n", "checkpoint-corrupt"),
+    "a record of the data": (
+        TRACE + "tensorflow.python.framework.errors_impl.DataLossError: corrupted record at 12\n",
+        "checkpoint-corrupt",
+    ),
     "another mosaic": ("ERROR Mosaic streaming: dataset error in shard 7\n", "xla-compile-fail"),
     "a file that is damaged": (TRACE + "OSError: '/data/index' is not a valid JSON file\n", "config-error"),
 }
@@ -130,7 +133,7 @@ def test_the_words_tell_it(tmp_path: Path, text: str, cause: str) -> None:
 
 def test_an_end_by_hand_is_no_cause_where_the_run_had_not_got_on(tmp_path: Path) -> None:
     text = (
-        "[rank0] start: total_steps=90\nrank=0: before forward (step=0)\n\n   --- 9 min, no further line from any rank ---\n\n"
+        "[rank0] start: total_steps=90\n[rank1] start: total_steps=90\nrank=0: before forward (step=0)\n\n   --- 9 min, no further line from any rank ---\n\n"
         "^C\nTraceback (most recent call last):\nKeyboardInterrupt\n"
     )
     found = triage_text(tmp_path, text).primary
@@ -158,7 +161,9 @@ def test_more_that_runs_than_processors(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_jumps_and_a_run_beside_another(tmp_path: Path) -> None:
-    jumps = "".join(f"{{'loss': {-0.6 - 0.004 * i + (0.2 if i in (6, 11) else 0):.3f}, 'epoch': {i}}}\n" for i in range(15))
+    jumps = "".join(
+        f"{{'loss': {-0.6 - 0.004 * i + (0.2 if i in (6, 11) else 0):.3f}, 'epoch': {i}}}\n" for i in range(15)
+    )
     found = triage_text(tmp_path, jumps).primary
     assert found is not None
     assert (found.cause, found.kind) == ("unclassified", "program")
