@@ -133,7 +133,7 @@ def test_the_words_tell_it(tmp_path: Path, text: str, cause: str) -> None:
 
 def test_an_end_by_hand_is_no_cause_where_the_run_had_not_got_on(tmp_path: Path) -> None:
     text = (
-        "[rank0] start: total_steps=90\n[rank1] start: total_steps=90\nrank=0: before forward (step=0)\n\n   --- 9 min, no further line from any rank ---\n\n"
+        "[rank0] start: total_steps=90\nNCCL version 2.21.5\nrank=0: before forward (step=0)\n\n   --- 9 min, no further line from any rank ---\n\n"
         "^C\nTraceback (most recent call last):\nKeyboardInterrupt\n"
     )
     found = triage_text(tmp_path, text).primary
