@@ -77,6 +77,15 @@ OTHERWISE = {
         TRACE + "tensorflow.python.framework.errors_impl.DataLossError: corrupted record at 12\n",
         "checkpoint-corrupt",
     ),
+    "a checkpoint for which there is no room": (
+        TRACE
+        + "tensorflow.python.framework.errors_impl.InternalError: Error writing (tmp) checkpoint file: /home/u/model.ckpt-8: Resource exhausted: \n",
+        "oom-gpu",
+    ),
+    "a person's end of what kept failing": (
+        "(raylet, ip=10.8.0.6) [2026-09-12 15:44:31,354 E 6 6] core_worker.cc:137: Failed to register worker b52 to Raylet: no available ports\n... (repeats every 60 s, cancelled by hand 17:20)\n",
+        "user-cancel",
+    ),
     "another mosaic": ("ERROR Mosaic streaming: dataset error in shard 7\n", "xla-compile-fail"),
     "a file that is damaged": (TRACE + "OSError: '/data/index' is not a valid JSON file\n", "config-error"),
 }
@@ -91,6 +100,32 @@ def test_the_same_words_say_something_else(tmp_path: Path, text: str, cause: str
 
 # And what the words do tell.
 TOLD = {
+    "a notice in other words": (
+        "metadata poll: instance/preempted -> TRUE\nThis instance is being preempted; stopping\n",
+        "preempted",
+    ),
+    "a container's bridge": (
+        "NCCL WARN Net : Connect to 172.19.0.1<51733> failed : Connection refused\n"
+        + TRACE
+        + "RuntimeError: NCCL error: unhandled system error\n",
+        "nccl-nic-fail",
+    ),
+    "a main thread in its loader": (
+        'save model: models/a_1.pth\n*** nothing printed for 5 h ***\n$ py-spy dump --pid 7\nThread 7 (idle): "MainThread"\n    wait (threading.py:295)\n    _get_batch (torch/utils/data/dataloader.py:259)\n',
+        "dataloader-hang",
+    ),
+    "a warning that nvidia-smi confirms": (
+        "/opt/torch/cuda/__init__.py:88: UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on non supported HW\nAssertionError: no GPU visible\n$ nvidia-smi\nFailed to initialize NVML: Driver/library version mismatch\n",
+        "gpu-driver-fault",
+    ),
+    "who goes and who says why": (
+        "RPC agent for t3 encountered error: transport retry counter exceeded (this error originated at tensorpipe/transport/ibv/c.cc:4)\n[2026-06-18 14:02:41] ERROR pipeline: exiting rank 3\n",
+        "rdma-link-failure",
+    ),
+    "a loss that does not come back": (
+        "".join(f"step {i} loss={3.2 - 0.01 * i if i < 8 else 10.1 - 0.01 * i:.3f}\n" for i in range(14)),
+        "loss-divergence",
+    ),
     "a machine's own notice": (
         "GCP metadata instance/preempted changed to TRUE, the machine will be reclaimed\n",
         "preempted",

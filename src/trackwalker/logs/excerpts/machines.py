@@ -7,12 +7,12 @@ Of GPUs the numbers and flags of `nvidia-smi`, whatever form it was asked for; o
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 
-from trackwalker.logs.excerpts.tables import Row, Table, blocks, number_of
+from trackwalker.logs.excerpts.tables import RATE, Row, Table, blocks, number_of, per_second
 
 _BOX = re.compile(
     r"\bP(?P<state>\d{1,2})\s+(?P<draw>\d+)W\s*/\s*(?P<cap>\d+)W\s*\|\s*(?P<used>\d+)MiB\s*/\s*(?P<total>\d+)MiB\s*\|\s*(?P<busy>\d+)%"
@@ -129,7 +129,7 @@ _PROCESSORS = re.compile(
 )
 _ASKS_PROCESSORS = re.compile(r"^[^|>]*\bnproc\b")
 _LOAD = re.compile(
-    r"^\s*(?P<bare>\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+ \d+\s*$|load average: (?P<told>\d+\.\d+), \d+\.\d+, \d+\.\d+"
+    r"^\s*(?P<bare>\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+ \d+\s*$|load average: (?P<average>\d+\.\d+), \d+\.\d+, \d+\.\d+"
 )
 _CROWDED = 2.0  # times the processors: each waits as long as it runs
 _AFFINITY = re.compile(r"affinity list: (?P<cpus>[\d,-]+)\s*$")
@@ -191,7 +191,7 @@ def _more_than_cores(lines: Sequence[str]) -> Iterator[Shown]:
     counts += [float(lines[at]) for at in asked if lines[at].strip().isdigit()]
     for at, line in enumerate(lines) if counts else ():
         match = _LOAD.search(line, 0, 200)
-        if match and float(match["bare"] or match["told"]) >= _CROWDED * max(counts):
+        if match and float(match["bare"] or match["average"]) >= _CROWDED * max(counts):
             yield "cpu-throttled", at, line.strip()
             return
 
@@ -239,3 +239,47 @@ def unused_rdma(lines: Sequence[str]) -> Iterator[Shown]:
     there = any(_THERE.search(line, 0, 400) for line in lines)
     if slow is not None and (there or any(_BY_RDMA.search(line, 0, 400) for line in lines)):
         yield "rdma-misconfigured", slow, lines[slow].strip()
+
+
+_WHO = re.compile(r"(?i)\b(?:rank|dev(?:ice)?|gpu|cuda|worker|host|node)s?[ =:]{0,2}[\w.:-]*\d[\w.:-]*")
+_MEASURE = re.compile(
+    r"(?i)\b(?:mean|avg|average|median|time|took|elapsed|fwd|forward|step|compute)\w*\W{0,3}(?P<much>\d+(?:\.\d+)?) ?(?:ms|s|sec|seconds)\b"  # noqa: E501
+)
+_WORD = re.compile(r"\S*\d\S*")
+_MEMBERS, _AGREE, _BEHIND = 4, 1.15, 1.5  # lines; times the usual one; times the next
+
+
+def one_far_behind(lines: Sequence[str]) -> Iterator[Shown]:
+    """Of the same measure of many ranks, devices or hosts, one that takes far longer while the others agree."""
+    forms: dict[str, list[tuple[int, tuple[str, ...], float]]] = defaultdict(list)
+    for at, line in enumerate(lines):
+        who = tuple(m.group() for m in _WHO.finditer(line, 0, 300))
+        much = _MEASURE.search(line, 0, 400) if who else None
+        rate = RATE.search(line, 0, 400) if who and much is None else None
+        if much is not None:
+            forms[_WORD.sub("#", line[: much.start()])].append((at, who, float(much["much"])))
+        elif rate is not None and (value := per_second(rate)):
+            forms[_WORD.sub("#", line[: rate.start()])].append((at, who, 1 / value))
+    for told in forms.values():
+        ranked = sorted(told, key=lambda each: each[2])
+        if len(told) < _MEMBERS or len({who for _, who, _ in told}) < len(told):
+            continue
+        usual, next_to, worst = ranked[len(ranked) // 2][2], ranked[-2][2], ranked[-1]
+        if worst[2] >= _BEHIND * next_to and next_to <= _AGREE * usual:
+            yield "slow-words", worst[0], f"far behind the others: {lines[worst[0]].strip()}"
+
+
+_SAVES = re.compile(
+    r"(?i)(?:sav(?:e|ed|ing)|checkpoint\w*|ckpt).{0,90}?(?:\bin|took|taking|time|after|[:=])\W{0,2}(?P<much>\d+(?:\.\d+)?) ?(?:s|sec|secs|seconds)\b"  # noqa: E501
+    r"|(?:time|timing)\w*/\w*(?:save|checkpoint|ckpt)\w*\W{1,3}(?P<seconds>\d+\.\d+)"
+)
+_LONG_S = 300.0  # of one save
+_READS = re.compile(r"(?i)restor|load|read")  # how much was read is not told: minutes may be what it takes
+
+
+def long_saves(lines: Sequence[str]) -> Iterator[Shown]:
+    """Checkpoints whose writing took minutes, by their own line."""
+    for at, line in enumerate(lines):
+        match = _SAVES.search(line, 0, 1000)
+        if match and not _READS.search(match[0]) and float(match["much"] or match["seconds"]) >= _LONG_S:
+            yield "storage-slow", at, line.strip()

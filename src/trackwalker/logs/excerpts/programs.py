@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from statistics import median
 
 from trackwalker.logs.excerpts.machines import Shown
-from trackwalker.logs.excerpts.tables import Table, number_of
+from trackwalker.logs.excerpts.tables import RATE, Table, number_of, per_second
 from trackwalker.logs.failures.structure import warns
 
 _TIMED = re.compile(
@@ -68,7 +68,7 @@ NO_MORE = re.compile(
 )
 
 BY_HAND = re.compile(
-    r"^\s*(?:\^C)+|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
+    r"^\s*(?:\^C)+|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:\w+; ?)*(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
     r"(?:py-spy|gdb|nvidia-smi|rocm-smi|amd-smi|ps|top|htop|iostat|mpstat|dmesg|strace|pstack|ibstat|rdma|ethtool|cat /proc)\b"  # noqa: E501
 )
 ASIDE = re.compile(
@@ -242,8 +242,6 @@ _SECONDS = re.compile(
 )
 _DIGITS = re.compile(r"\s*\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _PLAIN = re.compile(r"(?<![\d:.])(\d+(?:\.\d+)?) ?(?:s|sec|secs|seconds)\b")
-_UNITS = r"(?:tok(?:en)?s?|samples?|images?|imgs?|examples?|seq(?:uence)?s?|iter(?:ation)?s?|it|steps?|batch(?:es)?|frames?)(?:[_ ]?per[_ ]?s(?:ec\w*)?|/s(?:ec\w*)?)(?:/(?:gpu|dev\w*))?\b"  # noqa: E501
-_RATE = re.compile(rf"(?i)\b\w*?{_UNITS}\W{{1,4}}(\d[\d,]*\.?\d*)|(?<![\d.])(\d[\d,]*\.?\d*) ?{_UNITS}(?!\W{{1,4}}\d)")
 _NODES = re.compile(
     r"(?i)\b(?:[2-9]|\d\d+|two|four|eight) (?:nodes|hosts|machines)\b|\b(?:num_?nodes|nnodes|nodes)\W{1,3}(?:[2-9]|\d\d+)\b"  # noqa: E501
 )
@@ -261,18 +259,7 @@ _FEWEST = 3  # before and after
 _JUMPED, _BLOW, _PART = 8, 4.0, 0.1  # moves; times the usual one; of what it was
 _SLOWER = 1.5  # times the slowest before
 _GROWN = 2.0  # times the first, where every one is slower than the one before
-_SAVES = re.compile(
-    r"(?i)(?:sav(?:e|ed|ing)|checkpoint\w*|ckpt).{0,90}?(?:\bin|took|taking|time|after|[:=])\W{0,2}(?P<much>\d+(?:\.\d+)?) ?(?:s|sec|secs|seconds)\b"  # noqa: E501
-    r"|(?:time|timing)\w*/\w*(?:save|checkpoint|ckpt)\w*\W{1,3}(?P<seconds>\d+\.\d+)"
-)
-_LONG_S = 300.0  # of one save
-_READS = re.compile(r"(?i)restor|load|read")  # how much was read is not told: minutes may be what it takes
-_WHO = re.compile(r"(?i)\b(?:rank|dev(?:ice)?|gpu|cuda|worker|host|node)s?[ =:]{0,2}[\w.:-]*\d[\w.:-]*")
-_MEASURE = re.compile(
-    r"(?i)\b(?:mean|avg|average|median|time|took|elapsed|fwd|forward|step|compute)\w*\W{0,3}(?P<much>\d+(?:\.\d+)?) ?(?:ms|s|sec|seconds)\b"  # noqa: E501
-)
-_WORD = re.compile(r"\S*\d\S*")
-_MEMBERS, _AGREE = 4, 1.15  # lines; times the usual one
+_MEMBERS = 4  # lines
 
 
 def slower_steps(lines: Sequence[str]) -> Iterator[Shown]:
@@ -316,7 +303,7 @@ def _by_rate(lines: Sequence[str]) -> Iterator[list[tuple[int, float]]]:
 def _rates(lines: Sequence[str]) -> Iterator[list[tuple[int, float]]]:
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for at, line in enumerate(lines):
-        if (match := _RATE.search(line, 0, 600)) and (much := _number(match)):
+        if (match := RATE.search(line, 0, 600)) and (much := per_second(match)):
             series[_DIGITS.sub("#", line[: match.start()])].append((at, much))
         elif (match := _SECONDS.search(line, 0, 600)) and match["rate"] and float(match["rate"]):
             series[_DIGITS.sub("#", line[: match.start()])].append((at, 1 / float(match["rate"])))
@@ -335,8 +322,14 @@ def _beside(told: Sequence[tuple[int, float]], lines: Sequence[str]) -> int | No
     return at if slow * _GROWN <= quick else None
 
 
-def _number(rate: re.Match[str]) -> float:
-    return float((rate[1] or rate[2]).replace(",", ""))
+def diverged(lines: Sequence[str]) -> Iterator[Shown]:
+    """A loss that goes up by far at one place and does not come back."""
+    for told in _measured(lines, _LOSS).values():
+        values = [much for _, much in told]
+        for cut in range(_FEWEST, len(values) - _FEWEST + 1):
+            if min(values[cut:]) >= _SLOWER * max(values[cut - _FEWEST : cut]) > 0:
+                yield "loss-divergence", told[cut][0], lines[told[cut][0]].strip()
+                return
 
 
 def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
@@ -362,11 +355,7 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
             yield "slow-words", last, f"{says}: {lines[last].strip()}"
             return
     for form, least, says in ((_LOSS, _RISEN, "the loss rises"), (_MEMORY, _FILLED, "used memory only rises")):
-        series: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        for at, line in enumerate(lines):
-            if match := form.search(line, 0, 600):
-                series[_DIGITS.sub("#", line[: match.start()])].append((at, float(match[1])))
-        for told in series.values():
+        for told in _measured(lines, form).values():
             values = [much for _, much in told]
             if form is _LOSS and (jumps := _jumps(values)):
                 yield "slow-words", told[jumps[0]][0], f"the loss jumps: {lines[told[jumps[0]][0]].strip()}"
@@ -387,37 +376,17 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
             return
 
 
+def _measured(lines: Sequence[str], form: re.Pattern[str]) -> dict[str, list[tuple[int, float]]]:
+    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for at, line in enumerate(lines):
+        if match := form.search(line, 0, 600):
+            series[_DIGITS.sub("#", line[: match.start()])].append((at, float(match[1])))
+    return series
+
+
 def _jumps(values: Sequence[float]) -> list[int]:
     """Where a loss rises at one blow by far more than it usually moves, again and again."""
     moves = [b - a for a, b in pairwise(values)]
     usual = median(map(abs, moves)) if len(moves) >= _JUMPED else 0.0
     far = [i + 1 for i, move in enumerate(moves) if move >= _BLOW * usual > 0 and move >= _PART * abs(values[i])]
     return far if len(far) > 1 else []
-
-
-def one_far_behind(lines: Sequence[str]) -> Iterator[Shown]:
-    """Of the same measure of many ranks, devices or hosts, one that takes far longer while the others agree."""
-    forms: dict[str, list[tuple[int, tuple[str, ...], float]]] = defaultdict(list)
-    for at, line in enumerate(lines):
-        who = tuple(m.group() for m in _WHO.finditer(line, 0, 300))
-        much = _MEASURE.search(line, 0, 400) if who else None
-        rate = _RATE.search(line, 0, 400) if who and much is None else None
-        if much is not None:
-            forms[_WORD.sub("#", line[: much.start()])].append((at, who, float(much["much"])))
-        elif rate is not None and (value := _number(rate)):
-            forms[_WORD.sub("#", line[: rate.start()])].append((at, who, 1 / value))
-    for told in forms.values():
-        ranked = sorted(told, key=lambda each: each[2])
-        if len(told) < _MEMBERS or len({who for _, who, _ in told}) < len(told):
-            continue
-        usual, next_to, worst = ranked[len(ranked) // 2][2], ranked[-2][2], ranked[-1]
-        if worst[2] >= _SLOWER * next_to and next_to <= _AGREE * usual:
-            yield "slow-words", worst[0], f"far behind the others: {lines[worst[0]].strip()}"
-
-
-def long_saves(lines: Sequence[str]) -> Iterator[Shown]:
-    """Checkpoints whose writing took minutes, by their own line."""
-    for at, line in enumerate(lines):
-        match = _SAVES.search(line, 0, 1000)
-        if match and not _READS.search(match[0]) and float(match["much"] or match["seconds"]) >= _LONG_S:
-            yield "storage-slow", at, line.strip()

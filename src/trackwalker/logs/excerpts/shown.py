@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from trackwalker.logs.excerpts.machines import Shown, busy_hosts, slow_gpus, unused_rdma
+from trackwalker.logs.excerpts.machines import Shown, busy_hosts, long_saves, one_far_behind, slow_gpus, unused_rdma
 from trackwalker.logs.excerpts.programs import (
     ASIDE,
     BY_HAND,
@@ -19,10 +19,9 @@ from trackwalker.logs.excerpts.programs import (
     ODD,
     WAITS_FOR,
     asked_about,
+    diverged,
     ended_well,
-    long_saves,
     odd_numbers,
-    one_far_behind,
     slow_programs,
     slow_words,
     slower_steps,
@@ -41,7 +40,10 @@ _LONGEST = 1 << 16  # bytes
 _SLOWS = 7  # the tier of what slows a run and does not end it
 _QUOTED = 400
 _LEAK = "host-memory-leak"
-_BY_HAND = re.compile(r"\^C|\bsignal:? 2\b|\b2 death signal|SIGINT|(?i:keyboard ?interrupt|killed by user)")
+_BY_HAND = re.compile(
+    r"\^C|\bsignal:? 2\b|\b2 death signal|SIGINT"
+    r"|(?i:keyboard ?interrupt|killed by user|\bby hand\b|\bmanually\b|\bctrl[ +-]?c\b)"
+)
 _LABEL = re.compile(r"^(?:\[(?:rank ?|default|\d,)?\d{1,6}\](?:<\w+>)?:?|\s*\d{1,6}: )\s?")
 
 _SLOW_KINDS = frozenset({"time", "data", "device", "network", "storage", "memory"})
@@ -84,7 +86,7 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
     for each in chain(ended, machines, slow_programs(lines, found), members):
         if each[0] not in taken:
             said.setdefault(each[0], []).append(each)
-    for each in slower_steps(lines) if not said else ():
+    for each in chain(slower_steps(lines), diverged(lines)) if not said else ():
         said.setdefault(each[0], []).append(each)
     # An end by hand is what somebody did about it: what was wrong is asked further.
     ended_by_hand = any(by_hand(hit) for hit in hits)
@@ -123,9 +125,11 @@ def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
     own = [line for line in lines[: at + 1] if not NO_MORE.search(line) and not BY_HAND.search(line)]
     own = [line for line in own if line.strip() and not ASIDE.match(line) and not _PROMPT.match(line)]
     last = own[-1] if own else ""
+    if any(LOADS.search(line) for line in lines if _STACK.match(line)):
+        return "data"  # where it stands now says more than what it told last
     if _WRITES.search(last):
         return "storage"
-    if any(LOADS.search(line) for line in lines if _STACK.match(line)) or _READS_DATA.search(last):
+    if _READS_DATA.search(last):
         return "data"
     if _MEETS.search(last) or WAITS_FOR.search(last):
         return "rendezvous"

@@ -102,6 +102,15 @@ def blocks(lines: Sequence[str]) -> Iterator[list[Row]]:
         yield rows
 
 
+_UNITS = r"(?:tok(?:en)?s?|samples?|images?|imgs?|examples?|seq(?:uence)?s?|iter(?:ation)?s?|it|steps?|batch(?:es)?|frames?)(?:[_ ]?per[_ ]?s(?:ec\w*)?|/s(?:ec\w*)?)(?:/(?:gpu|dev\w*))?\b"  # noqa: E501
+RATE = re.compile(rf"(?i)\b\w*?{_UNITS}\W{{1,4}}(\d[\d,]*\.?\d*)|(?<![\d.])(\d[\d,]*\.?\d*) ?{_UNITS}(?!\W{{1,4}}\d)")
+
+
+def per_second(rate: re.Match[str]) -> float:
+    """What a rate counts each second."""
+    return float((rate[1] or rate[2]).replace(",", ""))
+
+
 def _is_header(names: list[str]) -> bool:
     worded = [name for name in names if any(c.isalpha() or c == "%" for c in name) and number_of(name) is None]
     return len(worded) >= len(names) - 1 and len({name.strip().lower() for name in names}) == len(names)

@@ -368,7 +368,7 @@ def _only_warned(groups: list[Group], index: LogIndex) -> None:
     for group in groups:
         if (
             group.tier <= 3
-            and all(_WARNING.search(h.text) for h in group.hits)
+            and all(_WARNING.search(text) for h in group.hits for text in (h.text, *h.more))
             and any(at > when(group.hits[-1], index) for at in raised)
         ):
             group.tier, group.why = 6, "it was a warning, and the program went on"

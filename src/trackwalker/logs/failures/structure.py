@@ -177,6 +177,10 @@ _UNDONE = re.compile(
     r"(?i)\b(?:cannot|can't|could not|couldn't|unable to|was not able to|failed to|refus(?:ed|es|ing) to)\s+\w"
 )
 _ASIDE = re.compile(r"^\s*(?:={2,}|-{2,}|#+|\*{2,}|\()\s.*\b(?:stuck|hangs?|hung|silent|stalled|unresponsive)\b")
+_LEAVES = re.compile(
+    r"(?i)[:\]]\s*(?:exiting|shutting down|quitting|leaving|going down)"
+    r"(?: (?:rank|process|worker|task|the \w+|now))*[ =#]*\d*\W*$"
+)
 _NOT_AN_ERROR = re.compile(
     r"""(?ix)
     \b(?:0|no|zero|without|any)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?)\b | \b0\s(?:corrupt|missing|invalid|dropped|lost|rejected)\b | \b(?:errors?|failures?|failed|dropped|lost)\s*[=:]\s*(?:0\b|none|null|false|\[\])
@@ -283,6 +287,8 @@ def read(body: Body) -> Told | None:
         return None
     if _NOT_AN_ERROR.search(text, 0, 600) and not raised:
         return None
+    if _LEAVES.search(text) and not (raised or thrown or ended):
+        return None  # that it goes says nothing of why
     if _ASIDE.match(text) and not (level or raised or thrown or ended):
         return None  # what a person writes above a part of an excerpt
     if number in _ASKED and not raised:

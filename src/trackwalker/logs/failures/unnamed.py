@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+from trackwalker.logs.excerpts.shown import by_hand
 from trackwalker.logs.failures.groups import Group, having, waits_for, when, whose
 from trackwalker.logs.failures.lastwords import asked_by_others
 from trackwalker.logs.failures.reactions import VICTIMS, launchers_end, reacts
@@ -127,6 +128,7 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
         g
         for g in having(groups, "request-to-end")
         if g.tier == 5
+        and not (all(map(by_hand, g.hits)) and when(unknown.first, index) < when(g.first, index))
         and not _after_a_failure(g, groups, unknown, index)
         and not _told_by_the_launcher(g, unknown, index)
     ]
