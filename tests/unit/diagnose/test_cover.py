@@ -78,18 +78,38 @@ def test_senders_repeat_towards_a_host_that_is_gone_but_not_before_it_went() -> 
 def test_a_root_whose_loss_the_accounts_book_on_another_carries_nothing() -> None:
     late, path = cause("input-stall", spans={0, 1, 2}), cause("network-degradation", "h1", {1, 2})
     booked = replace(SLOW, accounts=(account("input-stall", 0.95),))
-    assert covered([late, path], booked) == {"network-degradation"}
-    assert covered([path], booked) == frozenset(), "only what is a root itself takes loss from another"
+    assert covered([late, path], booked, graph()) == {"network-degradation"}
+    assert covered([path], booked, graph()) == frozenset(), "only what is a root itself takes loss from another"
     half = replace(SLOW, accounts=(account("input-stall", 0.6),))
-    assert covered([late, path], half) == frozenset(), "two fifths of the loss are left for it"
+    assert covered([late, path], half, graph()) == frozenset(), "two fifths of the loss are left for it"
     apart = account("input-stall", 0.95, slow=frozenset({0})), account("input-stall", 0.0, slow=frozenset({1, 2}))
-    assert covered([late, path], replace(SLOW, accounts=apart)) == frozenset(), "it has phases of its own"
+    assert covered([late, path], replace(SLOW, accounts=apart), graph()) == frozenset(), "it has phases of its own"
 
 
 def test_threads_that_wait_for_a_cpu_carry_a_loss_only_where_they_tell_a_rank_from_the_others() -> None:
-    starved, path = cause("cpu-contention", "h1", {0, 1, 2}), cause("network-degradation", "h2", {0, 1, 2})
+    starved = cause("cpu-contention", "h1", {0, 1, 2})
+    path = cause("network-degradation", "h2", {0, 1, 2}, "hw_rank_tcp_retransmits_total")
     for hosts, spare in (("h1", {"network-degradation"}), ("", set())):
-        assert covered([starved, path], replace(SLOW, accounts=(account("cpu-contention", 1.0, hosts),))) == spare
+        booked = replace(SLOW, accounts=(account("cpu-contention", 1.0, hosts),))
+        assert covered([starved, path], booked, graph()) == spare
+
+
+def test_an_upper_bound_covers_only_what_can_come_of_it() -> None:
+    starved = cause("cpu-contention", "h1", {0, 1, 2})
+    booked = replace(SLOW, accounts=(account("cpu-contention", 1.0, "h1"),))
+    for name, metric, spare in (
+        ("rdma-degradation", "hw_rdma_tx_retx_pkts_total", False),  # no CPU loses a packet on a port
+        ("gpu-thermal-throttle", "hw_gpu_temperature_celsius", False),  # who waits cools
+        ("gpu-clock-degraded", "hw_gpu_clock_mhz", True),
+    ):
+        assert covered([starved, cause(name, "h1", {0, 1, 2}, metric)], booked, graph()) == ({name} if spare else set())
+
+
+def test_heat_comes_of_no_idle_device() -> None:
+    starved = cause("cpu-contention", "h1", {0}, "hw_cpu_wait_seconds_total")
+    seen = [off("hw_cpu_wait_seconds_total", "h1"), off("hw_gpu_temperature_celsius", "h1")]
+    hot = cause("gpu-thermal-throttle", "h1", {0}, "hw_gpu_temperature_celsius")
+    assert downstream([starved, hot], [starved, hot], seen, graph(), SLOW) == {}
 
 
 def test_who_sends_to_a_rank_without_a_cpu_repeats() -> None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.diagnose.accounts.waits import Rates, Wait, WaitQuery, all_waits, question, rates, scatter, source_of
+from trackwalker.diagnose.accounts.waits import Rates, Wait, WaitQuery, all_waits, question, rates, scatter, scatter_of_looks, source_of
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.course import Spike, save_steps, spikes
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms, slide_start
@@ -52,6 +52,7 @@ class Booking:
     longest: str  # the host with the most of it
     during: Rates
     before: Rates | None
+    least: float = 0.0  # the share that is beyond doubt, where no other wait is booked before it
 
 
 @dataclass(frozen=True)
@@ -167,15 +168,18 @@ def _book(case: Case, episode: _Episode, wait: Wait) -> Booking | None:
     extra = {h: _extra(wait, v, _usual(wait, before, h), episode.step_s, usual_s) for h, v in mean.items()}
     longest = max(extra, key=lambda h: (extra[h], h))
     noise = scatter(case, source, reference) if reference is not None else {}
-    error = noise.get(longest, 0.0) * episode.step_s
+    looks = scatter_of_looks(case, source, episode.spans, longest, mean[longest]) if wait.devices else 0.0
+    error = float(np.hypot(noise.get(longest, 0.0), looks)) * episode.step_s
     sure = _SURE + np.sqrt(2.0 * np.log(len(extra)))  # the highest of many strays further than one
-    share = min(extra[longest] / lost, 1.0) if lost > 0 and extra[longest] > sure * error else 0.0
+    booked = lost > 0 and extra[longest] > sure * error
+    share = min(extra[longest] / lost, 1.0) if booked else 0.0
+    least = min((extra[longest] - _SURE * error) / lost, 1.0) if booked else 0.0
     if wait.unit == "wall":  # who shares in the loss at all is not free of it
         whose = _whose(extra, SOME * lost)
     else:  # the threads of all ranks on a busy machine wait: whose waiting grew far more, if nobody waits longer still
         whose = _whose(extra)
         whose = whose if max(mean, key=lambda h: (mean[h], h)) in whose else ()
-    return Booking(wait, wait.cause, share, whose if longest in whose else (), longest, during, before)
+    return Booking(wait, wait.cause, share, whose if longest in whose else (), longest, during, before, least)
 
 
 def _measured(case: Case, source: WaitQuery, episode: _Episode) -> tuple[Span | None, float, Rates | None]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from trackwalker.diagnose.accounts.accounts import MOST, Account
+from trackwalker.diagnose.accounts.waits import Wait
 from trackwalker.record.phases import Eye
 
 MEASURED = Eye(0.02, 0.03, 3.0, wander=0.0)  # weather or not: believed only where a recorded wait carries what was lost
@@ -29,12 +30,13 @@ def stood_still(accounts: tuple[Account, ...], cause: str) -> set[str]:
     return set().union(*(b.hosts or b.during.values for b in mine))
 
 
-def left_by(account: Account, causes: Collection[str]) -> float:
+def left_by(account: Account, causes: Collection[str], upper: Callable[[Wait], bool]) -> float:
     """The share of a loss that these causes do not carry.
 
-    Threads that wait for a CPU are many to a step: what they wait counts for a rank that is told from the others by it.
+    Threads that wait for a CPU are many to a step: what they wait counts for a rank that is told from the others by it,
+    where `upper` bounds of a wait count.
     """
-    sure = (b for b in account.bookings if b.wait.unit == "wall" or b.hosts)
+    sure = (b for b in account.bookings if b.wait.unit == "wall" or (b.hosts and upper(b.wait)))
     return 1.0 - sum(b.share for b in sure if b.cause in causes)
 
 

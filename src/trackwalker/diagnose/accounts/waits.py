@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from string import Template
@@ -14,6 +15,7 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.symptoms import Span
 from trackwalker.job.yaml_files import shipped
 from trackwalker.telemetry.client import Question, host_of
+from trackwalker.telemetry.coverage import scrape_interval
 
 _BLOCKS = 6  # of a stretch, whose scatter is the wait's own noise
 _SHORTEST_BLOCK_S = 4.0  # holds two samples of a collector that is read every second or two
@@ -97,6 +99,19 @@ def scatter(case: Case, source: WaitQuery, span: Span) -> dict[str, float]:
         if host is not None and len(known) > 2:
             found[host] = float(known.std(ddof=1) / np.sqrt(len(known)))
     return found
+
+
+def scatter_of_looks(case: Case, source: WaitQuery, spans: Sequence[Span], host: str, share: float) -> float:
+    """The standard error of a share of time that single looks at a gauge tell: of steps shorter than the interval
+    between them each look is a coin. What is a mean already strays less, as its parts show.
+    """
+    strays = scatter(case, source, max(spans, key=lambda s: s.seconds)).get(host)
+    if case.telemetry is None or strays == 0.0:
+        return 0.0
+    looks = max(sum(s.seconds for s in spans) / (scrape_interval(case.telemetry, source.metric) or 1.0), 1.0)
+    share = (max(share, 0.0) * looks + 1.0) / (looks + 2.0)  # a few looks alike prove no certainty
+    coin = float(np.sqrt(share * max(1.0 - share, 0.0) / looks))
+    return coin if strays is None else min(coin, strays)
 
 
 def _filled(query: str, seconds: float, at: str) -> str:

@@ -77,7 +77,7 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
             root.results.append(TestResult(_STANDS_OUT, True, hosts=set(who)))
     chance = chance_hits(roots, swept.deviations, episodes)
     left = [e for e in roots if e.playbook.id not in chance and e.playbook.id not in behind]
-    beside = chance | covered(left, symptoms)
+    beside = chance | covered(left, symptoms, graph())
     return SecondLook(swept.deviations, behind, beside)
 
 
