@@ -128,6 +128,11 @@ class Examination:
         return states().within("waited_for", self.playbook.state)
 
     @property
+    def in_silence(self) -> bool:
+        """Whether something speaks for it that was measured while nothing moved."""
+        return any(r.fired and r.test.role == "require" and r.test.window == "during" for r in self.results)
+
+    @property
     def log_only(self) -> bool:
         """Nothing but log lines speaks for it."""
         return all(r.test.signature is not None for r in self.results if r.fired and r.test.role == "require")

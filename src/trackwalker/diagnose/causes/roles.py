@@ -186,8 +186,15 @@ def _names_nobody_and_yields(cause: Examination, other: Examination) -> bool:
 
 
 def _told_why(wait: Examination, candidates: list[Examination]) -> bool:
-    """Whether another cause says what is wrong with the hosts that all others wait for."""
-    return bool(wait.hosts) and any(set(wait.hosts) <= set(e.hosts) for e in candidates if not e.waits)
+    """Whether another cause says what is wrong with the hosts that all others wait for; of nobody, in the silence.
+
+    To a log that only says that somebody did not come, whoever was measured not to has told why.
+    """
+    absent = wait.log_only and not wait.hosts and states().within("absent", wait.playbook.state)
+    if not (wait.waits or absent):
+        return False
+    others = [e for e in candidates if not e.waits or (absent and e.hosts)]
+    return any(set(wait.hosts) <= set(e.hosts) if wait.hosts else e.in_silence for e in others if e is not wait)
 
 
 def _kept_from_answering(kill: Examination, candidates: list[Examination]) -> bool:
@@ -214,7 +221,7 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
             roles[e.playbook.id] = "contributing"
         else:
             candidates.append(e)
-    for e in [c for c in candidates if c.waits and _told_why(c, candidates)]:
+    for e in [c for c in candidates if _told_why(c, candidates)]:
         candidates.remove(e)
         roles[e.playbook.id] = "consequence"
     for e in [c for c in candidates if c.playbook.symptoms == ["heartbeat"] and _kept_from_answering(c, candidates)]:
