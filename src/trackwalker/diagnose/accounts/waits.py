@@ -15,7 +15,6 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.symptoms import Span
 from trackwalker.job.yaml_files import shipped
 from trackwalker.telemetry.client import Question, host_of
-from trackwalker.telemetry.coverage import scrape_interval
 
 _BLOCKS = 6  # of a stretch, whose scatter is the wait's own noise
 _SHORTEST_BLOCK_S = 4.0  # holds two samples of a collector that is read every second or two
@@ -108,7 +107,7 @@ def scatter_of_looks(case: Case, source: WaitQuery, spans: Sequence[Span], host:
     strays = scatter(case, source, max(spans, key=lambda s: s.seconds)).get(host)
     if case.telemetry is None or strays == 0.0:
         return 0.0
-    looks = max(sum(s.seconds for s in spans) / (scrape_interval(case.telemetry, source.metric) or 1.0), 1.0)
+    looks = max(sum(s.seconds for s in spans) / (case.interval or 1.0), 1.0)
     share = (max(share, 0.0) * looks + 1.0) / (looks + 2.0)  # a few looks alike prove no certainty
     coin = float(np.sqrt(share * max(1.0 - share, 0.0) / looks))
     return coin if strays is None else min(coin, strays)

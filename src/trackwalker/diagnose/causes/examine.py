@@ -31,6 +31,7 @@ from trackwalker.stats.detectors import Finding
 _LEAST_SHARE = 0.2
 _COVERED = 0.75
 STRICT = bool(os.environ.get("TRACKWALKER_DEBUG"))  # an error inside a test ends everything, as our own tests want it
+_SPREAD_LOOKS = 4  # of fewer a quarter of them is no look
 _FEW_ACCUSED = 8  # whose counters are read one by one
 
 
@@ -297,7 +298,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
     result = TestResult(test, None, spans=set() if test.window == "slow" else None)
     explained = 0.0
     for i, span in enumerate(spans):
-        if span.seconds < SHORTEST_WINDOW_S:
+        if span.seconds < (shortest := max(SHORTEST_WINDOW_S, _SPREAD_LOOKS * case.interval * test.spread)):
             continue
         query, values = answered(test, case, span)
         if not values:
@@ -334,7 +335,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         result.missing = [f"{m} of the job's hosts in the {test.window} window" for m in test.metrics]
     else:
         # Several slow phases may have several causes; one that explains a sliver of the slow time explains nothing.
-        result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= SHORTEST_WINDOW_S)
+        result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= shortest)
     return result
 
 

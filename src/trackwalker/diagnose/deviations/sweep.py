@@ -17,7 +17,7 @@ from trackwalker.diagnose.episodes.episodes import Episode
 from trackwalker.record.topology import Topology
 from trackwalker.stats import deviations as stats
 from trackwalker.telemetry.client import Floats, QueryError
-from trackwalker.telemetry.coverage import PRESENCE, scrape_interval
+from trackwalker.telemetry.coverage import PRESENCE
 from trackwalker.telemetry.frames import Frame, Grid, Sampling, read_frame
 from trackwalker.telemetry.meaning import Meaning, Place, meaning_of, pick_of, quantum
 from trackwalker.telemetry.store import Telemetry
@@ -95,7 +95,7 @@ def sweep(
     if telemetry is None or not episodes:
         return Sweep()
     wanted = hosts | against if hosts and against else _hosts_of(case)
-    interval = max(scrape_interval(telemetry, "hw_procs_running"), 0.5)
+    interval = max(case.interval, 0.5)
     if case.timeline is not None and (last := case.timeline.last_end) is not None:
         episodes = [e.until(last - interval) for e in episodes]  # the last scrapes may hold the end of the processes
     meanings = [m for m in map(meaning_of, sorted(telemetry.metrics() - telemetry.renamed)) if m.compared]
