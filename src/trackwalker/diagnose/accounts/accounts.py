@@ -170,15 +170,19 @@ def _book(case: Case, episode: _Episode, wait: Wait) -> Booking | None:
     noise = scatter(case, source, reference) if reference is not None else {}
     looks = scatter_of_looks(case, source, episode.spans, longest, mean[longest]) if wait.devices else 0.0
     error = float(np.hypot(noise.get(longest, 0.0), looks)) * episode.step_s
-    sure = _SURE + np.sqrt(2.0 * np.log(len(extra)))  # the highest of many strays further than one
-    booked = lost > 0 and extra[longest] > sure * error
-    share = min(extra[longest] / lost, 1.0) if booked else 0.0
-    least = min((extra[longest] - _SURE * error) / lost, 1.0) if booked else 0.0
-    if wait.unit == "wall":  # who shares in the loss at all is not free of it
-        whose = _whose(extra, SOME * lost)
+    amount, doubt = extra[longest], (_SURE + np.sqrt(2.0 * np.log(len(extra)))) * error  # the highest of many strays
+    whose: tuple[str, ...] = ()
+    if wait.devices and amount <= doubt:  # one host was not looked at often enough: all of them together may be
+        error /= np.sqrt(len(extra))
+        amount, doubt = float(np.mean(list(extra.values()))), _SURE * error
+    elif wait.unit == "wall":  # who shares in the loss at all is not free of it, as far as that was seen
+        whose = _whose(extra, max(SOME * lost, _SURE * error))
     else:  # the threads of all ranks on a busy machine wait: whose waiting grew far more, if nobody waits longer still
         whose = _whose(extra)
         whose = whose if max(mean, key=lambda h: (mean[h], h)) in whose else ()
+    booked = lost > 0 and amount > doubt
+    share = min(amount / lost, 1.0) if booked else 0.0
+    least = min((amount - _SURE * error) / lost, 1.0) if booked else 0.0
     return Booking(wait, wait.cause, share, whose if longest in whose else (), longest, during, before, least)
 
 
