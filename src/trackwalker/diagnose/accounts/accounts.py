@@ -14,7 +14,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trackwalker.diagnose.accounts.waits import Rates, Wait, WaitQuery, all_waits, question, rates, scatter, scatter_of_looks, source_of
+from trackwalker.diagnose.accounts import waits
+from trackwalker.diagnose.accounts.waits import Rates, Wait, WaitQuery, all_waits, question, rates, scatter, source_of
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.course import Spike, save_steps, spikes
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms, slide_start
@@ -168,7 +169,7 @@ def _book(case: Case, episode: _Episode, wait: Wait) -> Booking | None:
     extra = {h: _extra(wait, v, _usual(wait, before, h), episode.step_s, usual_s) for h, v in mean.items()}
     longest = max(extra, key=lambda h: (extra[h], h))
     noise = scatter(case, source, reference) if reference is not None else {}
-    looks = scatter_of_looks(case, source, episode.spans, longest, mean[longest]) if wait.devices else 0.0
+    looks = waits.scatter_of_looks(case, source, episode.spans, longest, mean[longest]) if wait.devices else 0.0
     error = float(np.hypot(noise.get(longest, 0.0), looks)) * episode.step_s
     amount, doubt = extra[longest], (_SURE + np.sqrt(2.0 * np.log(len(extra)))) * error  # the highest of many strays
     whose: tuple[str, ...] = ()

@@ -141,7 +141,8 @@ def open_question(
         if slowing and not stuck and any(d.fleet and _late(d) and _costs(d, symptoms) for d in look.deviations):
             return None  # most hosts show what makes data late
         # Idle devices tell that something was waited for: what else stands out, and is no sign of late data, is it.
-        claims, named = [claim_of(e) for e in told if not _only_idleness(e) and not e.waits], {h for e in stuck for h in e.hosts}
+        claims = [claim_of(e) for e in told if not _only_idleness(e) and not e.waits]
+        named = {h for e in stuck for h in e.hosts}
         rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
         rest = [d for d in rest if d.fleet or (_idles_otherwise(d) and (not named or d.host in named))]
         return OpenQuestion("before", _throughout(rest, symptoms), frozenset(named))
