@@ -195,7 +195,8 @@ def test_devices_of_all_hosts_together_are_looked_at_more_often() -> None:
         assert only(slowed({IDLE: {"n1": every["n1"]}})[1]).booked("idle").share == pytest.approx(0.78, abs=0.02)  # type: ignore[union-attr]
         m.setattr(waits, "scatter_of_looks", lambda *_: 0.2)
         alone, together = (only(slowed({IDLE: rows})[1]).booked("idle") for rows in ({"n1": every["n1"]}, every))
-    assert alone is not None and together is not None
+    assert alone is not None
+    assert together is not None
     assert (alone.share, together.share > 0.7, together.least < together.share) == (0.0, True, True)
 
 

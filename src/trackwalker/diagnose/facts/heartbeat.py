@@ -7,7 +7,6 @@ from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.diagnose.facts.log_facts import Answer, add_facts, quote
 from trackwalker.record.clock import utc
-from trackwalker.telemetry.client import host_of
 
 _MOST_QUOTED = 4
 _PROCESSES = "hw_gpu_user_processes"  # processes that hold the GPUs open
