@@ -258,7 +258,7 @@ def _groups(symptoms: Symptoms) -> list[list[int]]:
     """
     slow = symptoms.slow
     groups = [[i] for i in range(len(slow))]
-    short = max(_FRAGMENT_STEPS, _FRAGMENT * sum(_steps(p) for p in slow))
+    short = max(_FRAGMENT_STEPS, _FRAGMENT * sum(p.steps for p in slow))
     while (pair := _next_pair(groups, slow, short)) is not None:
         groups[pair : pair + 2] = [groups[pair] + groups[pair + 1]]
     return groups
@@ -266,8 +266,8 @@ def _groups(symptoms: Symptoms) -> list[list[int]]:
 
 def _next_pair(groups: list[list[int]], slow: list[Phase], short: float) -> int | None:
     """Which two neighbours to join next: those that are most alike, of all that have to be joined."""
-    steps = [sum(_steps(slow[i]) for i in g) for g in groups]
-    level = [float(np.average([slow[i].seconds for i in g], weights=[_steps(slow[i]) for i in g])) for g in groups]
+    steps = [sum(slow[i].steps for i in g) for g in groups]
+    level = [float(np.average([slow[i].seconds for i in g], weights=[slow[i].steps for i in g])) for g in groups]
     pairs = []
     for k in range(len(groups) - 1):
         before, after = slow[groups[k][-1]], slow[groups[k + 1][0]]
@@ -276,10 +276,6 @@ def _next_pair(groups: list[list[int]], slow: list[Phase], short: float) -> int 
         if after.start - before.end <= _GAP * whole and (apart < _ALIKE or min(steps[k], steps[k + 1]) < short):
             pairs.append((apart, k))
     return min(pairs)[1] if pairs else None
-
-
-def _steps(phase: Phase) -> int:
-    return phase.last_step - phase.first_step + 1
 
 
 def _reference(case: Case, phases: tuple[Phase, ...]) -> tuple[Span, float] | None:
