@@ -138,14 +138,23 @@ def _account(case: Case, episode: _Episode) -> Account:
     read = [b for wait in all_waits() if (b := _book(case, episode, wait)) is not None]
     return Account(
         episode.name, episode.steps, episode.since, episode.lost_s, episode.slow, episode.usual_s,
-        tuple(_in_order(read)),
+        tuple(in_order(read)),
     )  # fmt: skip
 
 
-def _in_order(read: list[Booking]) -> list[Booking]:
-    """Together they carry no more than the loss: what is upstream first, then what stood still, then mere idleness."""
+def in_order(read: list[Booking]) -> list[Booking]:
+    """Together they carry no more than the loss: what stood still, then upper bounds, then mere idleness.
+
+    What an upper bound on the same host can bring about, comes of it and stands behind it.
+    """
+
+    def rank(b: Booking) -> tuple[bool, int]:
+        above = [o for o in read if o.wait.unit == "thread" and b.wait.id in o.wait.upstream and o.share > 0]
+        behind = any(not (b.hosts and o.hosts) or set(b.hosts) & set(o.hosts) for o in above)
+        return b.wait.devices, 1 if b.wait.unit == "thread" else 2 if behind else 0
+
     left, out = 1.0, []
-    for booking in read:
+    for booking in sorted(read, key=rank):
         share = min(booking.share, left)
         left -= share
         out.append(replace(booking, share=share))
@@ -396,4 +405,4 @@ def _stall(case: Case, symptoms: Symptoms) -> Account | None:
             share = min(during.values[longest], 1.0)
             bookings.append(Booking(wait, wait.stall.cause, share, _whose(during.values), longest, during, None))
     steps = (stall.step, stall.step)
-    return Account("stall", steps, stall.since, stall.seconds, frozenset(), None, tuple(_in_order(bookings)))
+    return Account("stall", steps, stall.since, stall.seconds, frozenset(), None, tuple(in_order(bookings)))

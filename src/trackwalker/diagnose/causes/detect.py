@@ -69,9 +69,9 @@ def detect(test: Test, case: Case, values: Values, reference: Values | None, acc
         beside = {"control_value": values[control[1]]} if control is not None and control[1] in values else {}
         return Finding(finding.fired, finding.hosts, {**finding.numbers, **beside})
     if name == "accused-above":  # all that were declared dead, whoever else is
-        few, mine = detectors.minority(values, **options), {h for _, h in heartbeat.accused(case)}
-        above = {h for h, v in values.items() if v > options["limit"]}
-        return Finding(bool(mine) and mine <= above, few.hosts, {"value": few.numbers["max"], **few.numbers})
+        few, dead = detectors.minority(values, **options), {h for _, h in heartbeat.accused(case)}
+        fired = bool(dead) and all(values.get(h, 0.0) > options["limit"] for h in dead)
+        return Finding(fired, few.hosts, {"value": few.numbers["max"], **few.numbers})
     if name == "accused-idle":  # against themselves before, or where there is no before against the others
         mine = {k: v for k, v in values.items() if k in accused or k.partition("/")[0] in accused}
         named = {k: v for k, v in mine.items() if k in accused} or mine

@@ -88,9 +88,11 @@ class Examination:
         return measured and self.state == "untestable"
 
     def _refutes(self, result: TestResult) -> bool:
-        """Whether a test refutes all that the cause speaks for; in other phases than the test's it may be right."""
+        """Whether a test refutes all that the cause speaks for; in other phases or on other hosts it may be right."""
         fired, claimed = result.test.role == "refute" and bool(result.fired), self._claimed
-        return fired and (result.spans is None or (claimed is not None and claimed <= result.spans))
+        if not fired or (result.hosts and self._accused - result.hosts):
+            return False
+        return result.spans is None or (claimed is not None and claimed <= result.spans)
 
     @property
     def spans(self) -> set[int] | None:
@@ -98,7 +100,8 @@ class Examination:
         claimed = self._claimed
         if claimed is None:
             return None
-        return claimed.difference(*(r.spans or () for r in self.results if r.test.role == "refute" and r.fired))
+        against = [r for r in self.results if r.test.role == "refute" and r.fired]
+        return claimed.difference(*(r.spans or () for r in against if not self._accused - r.hosts or not r.hosts))
 
     @property
     def _claimed(self) -> set[int] | None:
@@ -173,8 +176,13 @@ class Examination:
 
     @property
     def hosts(self) -> list[str]:
-        """The culprits: named by tests that accuse, and by those that narrow the circle."""
-        return sorted(self._narrow(set().union(*(r.hosts for r in self.fired if r.accuses))))
+        """The culprits: named by tests that accuse, and by those that narrow the circle; less whom a test refutes."""
+        cleared = set().union(*(r.hosts for r in self.results if r.test.role == "refute" and r.fired))
+        return sorted(self._narrow(self._accused - cleared or self._accused))
+
+    @property
+    def _accused(self) -> set[str]:
+        return set().union(*(r.hosts for r in self.fired if r.accuses))
 
     def _narrow(self, accused: set[str]) -> set[str]:
         return accused & set().union(*(r.hosts for r in self.fired if r.test.narrows)) or accused

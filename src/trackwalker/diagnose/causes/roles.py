@@ -101,6 +101,9 @@ def _comes_of(effect: Examination, cause: Examination, symptoms: Symptoms) -> bo
     echo = effect.playbook.state in states().of("echoes", cause.playbook.state)
     if not (effect.explained_by(cause) or (echo and effect.spans and len(effect.hosts) != 1)):
         return False
+    cards = effect.playbook.acts_on == cause.playbook.acts_on == "gpu"  # and no card's illness comes of another host's
+    if cards and effect.hosts and cause.hosts and not set(effect.hosts) & set(cause.hosts):
+        return False
     alone = cause.hosts and not stood_still(symptoms.accounts, effect.playbook.id) <= set(cause.hosts)
     same_cards = effect.gpus and set(effect.gpus) <= set(cause.gpus)
     return not alone and bool(same_cards or cause.was_there_for(effect, symptoms))
@@ -174,9 +177,9 @@ def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) ->
         return True
     stronger = [e for e in found if e.playbook.state in states().of("overshadowed", cause.playbook.state)]
     stronger = [e for e in stronger if not _names_nobody_and_yields(e, cause)]
-    later = cause.phases(symptoms) if cause.spans is None and cause.onset is not None else set()
-    if not stronger or (later and all(e.spans is not None and not later & e.spans for e in stronger)):
-        return False  # or it began when they were over
+    mine = cause.phases(symptoms) if cause.spans is not None or cause.onset is not None else set()
+    if not stronger or (mine and all(e.spans is not None and not mine & e.spans for e in stronger)):
+        return False  # or it has phases in which they were not there
     return not _slows_further(cause, stronger, symptoms)
 
 
