@@ -21,7 +21,7 @@ def explained(accounts: tuple[Account, ...], cause: str) -> float | None:
 
 def carried(accounts: tuple[Account, ...], cause: str) -> bool:
     """Whether time in which steps stood still, booked on this cause, makes up most of what an episode lost."""
-    return any(b.cause == cause and b.wait.unit == "wall" and b.share >= MOST for a in accounts for b in a.bookings)
+    return bool(stood_still(accounts, cause))
 
 
 def stood_still(accounts: tuple[Account, ...], cause: str) -> set[str]:

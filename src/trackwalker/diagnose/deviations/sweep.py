@@ -25,10 +25,8 @@ from trackwalker.telemetry.store import Telemetry
 Kind = Literal["rose", "fell", "absent", "frozen", "restarted"]
 _FEWEST_REFERENCE = 4  # bins
 _FEWEST_SILENT = 5  # bins: a recording may end a few scrapes behind the last step, and that is no silence yet
-_PARTED, _BEGUN = (
-    9,
-    0.25,
-)  # bins that have a first third; of the change: what grows from nothing has a third of it there
+_PARTED = 9  # bins that have a first third
+_BEGUN = 0.25  # of the change: what grows from nothing has a third of it there
 _NOTED = 3.0  # scores below this are not kept: no false discovery control lets them pass
 _AT_ONCE = 2  # one answer is read while the next is made
 MANY = 64  # hosts: of more, only what can decide is read
