@@ -70,7 +70,8 @@ class Examination:
     @property
     def state(self) -> str:
         """`found`, `refuted`, `clean` (tested, not there) or `untestable`."""
-        if any(self._refutes(r) for r in self.results):
+        claimed = self._claimed
+        if any(r.spans is None or (claimed is not None and claimed <= r.spans) for r in self._against):
             return "refuted"
         state = "found"
         for group in self._groups():
@@ -87,12 +88,11 @@ class Examination:
         measured = any(r.fired and r.test.query for r in self.results if r.test.role == "require")
         return measured and self.state == "untestable"
 
-    def _refutes(self, result: TestResult) -> bool:
-        """Whether a test refutes all that the cause speaks for; in other phases or on other hosts it may be right."""
-        fired, claimed = result.test.role == "refute" and bool(result.fired), self._claimed
-        if not fired or (result.hosts and self._accused - result.hosts):
-            return False
-        return result.spans is None or (claimed is not None and claimed <= result.spans)
+    @property
+    def _against(self) -> list[TestResult]:
+        """The tests that refute it, in their phases; who clears some of its hosts leaves the others accused."""
+        fired = (r for r in self.results if r.test.role == "refute" and r.fired)
+        return [r for r in fired if not r.hosts or self._accused <= r.hosts]
 
     @property
     def spans(self) -> set[int] | None:
@@ -100,8 +100,7 @@ class Examination:
         claimed = self._claimed
         if claimed is None:
             return None
-        against = [r for r in self.results if r.test.role == "refute" and r.fired]
-        return claimed.difference(*(r.spans or () for r in against if not self._accused - r.hosts or not r.hosts))
+        return claimed.difference(*(r.spans or () for r in self._against))
 
     @property
     def _claimed(self) -> set[int] | None:
