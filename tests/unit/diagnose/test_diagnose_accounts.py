@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from trackwalker.diagnose.accounts import waits
-from trackwalker.diagnose.accounts.accounts import Account, book_losses, losses_ask, standing
-from trackwalker.diagnose.accounts.shares import carried, explained
+from trackwalker.diagnose.accounts.accounts import Account, book_losses, losses_ask
+from trackwalker.diagnose.accounts.shares import carried, explained, standing
 from trackwalker.diagnose.accounts.waits import all_waits
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook

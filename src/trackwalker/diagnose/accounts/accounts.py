@@ -116,24 +116,6 @@ def losses_ask(case: Case, symptoms: Symptoms) -> Iterator[list[Question]]:
             yield from ([question(source, span)] for source in sources)
 
 
-def standing(case: Case, symptoms: Symptoms) -> dict[str, str]:
-    """Causes whose wait takes a good part of the time and for which no stretch without it tells what it costs."""
-    windows = symptoms.windows.get("steady") or symptoms.windows.get("slow")
-    out: dict[str, str] = {}
-    for wait in all_waits():
-        source = source_of(case, wait.queries)
-        # Thread-seconds that did not rise do not prove that nobody had to wait.
-        booked = wait.unit == "wall" and any(a.booked(wait.id) is not None for a in symptoms.accounts if a.slow)
-        if wait.cause is None or source is None or not windows or booked:
-            continue
-        found = rates(case, source, max(windows, key=lambda w: w.seconds)).values
-        longest = max(found, key=lambda h: (found[h], h), default=None)
-        if longest is not None and found[longest] >= SOME:
-            said = f"{longest} {wait.words} {found[longest]:.3g} s of every second"
-            out[wait.cause] = f"a stretch of the run without it ({said})"
-    return out
-
-
 def _account(case: Case, episode: _Episode) -> Account:
     read = [b for wait in all_waits() if (b := _book(case, episode, wait)) is not None]
     return Account(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from trackwalker.diagnose.accounts.accounts import MOST, Account
-from trackwalker.diagnose.accounts.waits import Wait
+from trackwalker.diagnose.accounts.accounts import MOST, SOME, Account
+from trackwalker.diagnose.accounts.waits import Wait, all_waits, rates, source_of
+from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.record.phases import Eye
 
 MEASURED = Eye(0.02, 0.03, 3.0, wander=0.0)  # weather or not: believed only where a recorded wait carries what was lost
@@ -49,3 +51,21 @@ def with_owner(accounts: tuple[Account, ...], owners: Sequence[tuple[str, set[in
         bookings = (replace(b, cause=owner) if b.wait.devices and b.share >= MOST else b for b in account.bookings)
         out.append(replace(account, bookings=tuple(bookings)))
     return tuple(out)
+
+
+def standing(case: Case, symptoms: Symptoms) -> dict[str, str]:
+    """Causes whose wait takes a good part of the time and for which no stretch without it tells what it costs."""
+    windows = symptoms.windows.get("steady") or symptoms.windows.get("slow")
+    out: dict[str, str] = {}
+    for wait in all_waits():
+        source = source_of(case, wait.queries)
+        # Thread-seconds that did not rise do not prove that nobody had to wait.
+        booked = wait.unit == "wall" and any(a.booked(wait.id) is not None for a in symptoms.accounts if a.slow)
+        if wait.cause is None or source is None or not windows or booked:
+            continue
+        found = rates(case, source, max(windows, key=lambda w: w.seconds)).values
+        longest = max(found, key=lambda h: (found[h], h), default=None)
+        if longest is not None and found[longest] >= SOME:
+            said = f"{longest} {wait.words} {found[longest]:.3g} s of every second"
+            out[wait.cause] = f"a stretch of the run without it ({said})"
+    return out
