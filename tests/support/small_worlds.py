@@ -28,6 +28,7 @@ class Small(World):
     gpus: int = 4
     laid: dict[tuple[str, str, str], Change] = field(default_factory=dict)
     more: dict[str, tuple[float, float]] = field(default_factory=dict)  # further gauges of hosts: level and scatter
+    cards: dict[str, float] = field(default_factory=dict)  # what each card says of itself
     counters: dict[str, float] = field(default_factory=dict)  # further counters of hosts: rate a second
     recorded_s: float | None = None  # after the last step; None: to the end of the job
 
@@ -72,6 +73,7 @@ class Small(World):
                     "hw_gpu_power_limit_watts": np.full(len(times), 600.0),
                     "hw_gpu_pcie_correctable_total": np.cumsum(rng.poisson(0.01, len(times))).astype(float),
                 }
+                series |= {m: np.full(len(times), value) for m, value in self.cards.items()}
                 for metric, values in series.items():
                     extra = {"type": "sclk"} if metric == "hw_gpu_clock_mhz" else {}
                     self._put(writer, metric, host, times, values, gpu=str(gpu), **extra)

@@ -170,14 +170,19 @@ class Case:
                 says = f"no step for {silent:.0f} s, and the work has ended"
                 found = Stall(silent, limit, says, int(timeline.steps[-1]), last_end, self.end_of_work)
         # Where only the recording knows how late it is, a silence has to last for some of its scrapes.
-        interval = scrape_interval(self.telemetry, "hw_procs_running")
-        return found if found is not None and found.seconds >= _SCRAPES * interval else None
+        return found if found is not None and found.seconds >= _SCRAPES * self.interval else None
 
     @property
     def presence(self) -> str | None:
         """What every recorded host has at least one of."""
         known = self.telemetry.metrics() if self.telemetry is not None else frozenset()
         return next((m for m in PRESENCE if m in known), None)
+
+    @cached_property
+    def interval(self) -> float:
+        """Seconds between two looks of the recorder; nothing where nobody tells."""
+        telemetry, metric = self.telemetry, self.presence
+        return scrape_interval(telemetry, metric) if telemetry is not None and metric is not None else 0.0
 
     @cached_property
     def fell_silent(self) -> dict[str, float]:
@@ -189,11 +194,10 @@ class Case:
         for labels, times, _ in telemetry.raw(metric, end - _LOOKED_S, end):
             if (host := host_of(labels)) in mine and len(times):
                 last[host] = max(last.get(host, 0.0), float(times[-1]))
-        interval = scrape_interval(telemetry, metric)
         usual = sorted(last.values())[len(last) // 2] if last else 0.0
-        gone = {h: t for h, t in last.items() if usual - t >= max(_SCRAPES * interval, _SILENT_S)}
+        gone = {h: t for h, t in last.items() if usual - t >= max(_SCRAPES * self.interval, _SILENT_S)}
         if timeline is not None and timeline.last_end is not None:  # who leaves later leaves because it is over
-            over = timeline.last_end + float(timeline.seconds[-1]) + interval
+            over = timeline.last_end + float(timeline.seconds[-1]) + self.interval
             gone = {h: t for h, t in gone.items() if t <= over}
         return gone if len(last) > 2 and len(gone) <= max(1, len(last) // 4) else {}
 

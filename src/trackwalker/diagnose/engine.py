@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from trackwalker.diagnose.accounts.accounts import SOME, book_losses, losses_ask, standing
-from trackwalker.diagnose.accounts.shares import MEASURED, carried, explained, with_owner
+from trackwalker.diagnose.accounts.accounts import SOME, book_losses, losses_ask
+from trackwalker.diagnose.accounts.shares import MEASURED, carried, explained, standing, with_owner
 from trackwalker.diagnose.case import Case, Opener, open_case
 from trackwalker.diagnose.causes import places, second_look
 from trackwalker.diagnose.causes.claims import settled

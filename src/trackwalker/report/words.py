@@ -80,7 +80,6 @@ _DATA = {
     "start-overdue": "when the start-up began",
     "starting-up": "how far the start-up came",
     "stopped-together": "the last step of every rank",
-    "storage-stalled": "waiting times of storage",
     "traceback": "tracebacks in the log",
 }
 

@@ -235,13 +235,15 @@ def _by_activity(score: Floats, sparse: Bools, past: _Bins, now: _Bins, peers: I
     busy = now.active / np.maximum(now.count, 1)
     for group in np.unique(peers[sparse]):
         mine = peers == group
-        others = float(np.median(np.concatenate([busy[mine], np.zeros(silent)]))) if mine.sum() + silent > 3 else 0.0
+        there = mine.sum() + silent > 3
+        others = float(np.median(np.concatenate([busy[mine], np.zeros(silent)]))) if there else 0.0
         for i in np.flatnonzero(mine & sparse):
             share = max(float(past.active[i] / max(past.count[i], 1)), others)
             if busy[i] <= share or score[i] <= 0:
                 out[i] = min(0.0, float(score[i]))
                 continue
-            n, n_past = float(now.count[i]), float(past.count[i])
+            n = float(now.count[i])
+            n_past = max(float(past.count[i]), n if there else 0.0)  # peers are a reference as long as the window
             out[i] = _rarer(busy[i] * n, n, share * n_past, n_past)
             if n >= _DENSE_BINS and busy[i] >= _DENSE:
                 out[i] = max(out[i], float(score[i]))  # no longer rare: how much it counts tells more than how often

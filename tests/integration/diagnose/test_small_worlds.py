@@ -234,3 +234,55 @@ def test_a_slow_phase_that_is_shorter_than_two_looks_is_seen_in_part(tmp_path: P
     begin, end = world.when(600), world.when(618)
     world.lay("acme_bus_wait_ratio", "kiln03", lambda t, v: np.where((t >= begin) & (t <= end), v + 0.4, v))
     assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln03"], [])]
+
+
+def hung(silent_s: float = 900.0, **more: tuple[float, float]) -> Small:
+    """All ranks poll in a collective that does not end, until a watchdog takes the processes down."""
+    told = {"hw_rank_up": (1.0, 0.0), "hw_fs_probe_wedged": (0.0, 0.0), **more}
+    world = stopped(silent_s, "FAILED (exit 1)", more=told)
+    polls = since(world.last_end, lambda v: np.full(len(v), 260.0))
+    ended = since(world.end - 40.0, np.zeros_like)
+    for host in HOSTS:
+        world.lay_all("hw_gpu_power_watts", host, polls)
+        world.lay_all("hw_gpu_utilization_percent", host, since(world.last_end, lambda v: np.full(len(v), 98.0)))
+        world.lay("hw_rank_up", host, ended)
+    return world
+
+
+def absent(world: Small, host: str) -> Small:
+    """One host is not in it: its cards have nothing to do."""
+    world.lay_all("hw_gpu_power_watts", host, since(world.last_end, lambda v: np.full(len(v), 105.0)))
+    world.lay_all("hw_gpu_utilization_percent", host, since(world.last_end, np.zeros_like))
+    return world
+
+
+def test_who_is_not_in_the_collective_is_named_though_a_watchdog_ended_all_processes(tmp_path: Path) -> None:
+    assert roots(verdict(hung(), tmp_path / "all")) == [("collective-hang", [], [])]
+    assert roots(verdict(absent(hung(), "kiln03"), tmp_path / "one")) == [("dataloader-hang", ["kiln03"], [])]
+    by_power = absent(hung(), "kiln03")
+    for host in HOSTS:
+        by_power.lay_all("hw_gpu_utilization_percent", host, lambda t, v: np.full(len(v), np.nan))
+    assert roots(verdict(by_power, tmp_path / "power")) == [("dataloader-hang", ["kiln03"], [])]
+
+
+@pytest.mark.parametrize(("hosts", "named"), [(["kiln03"], ["kiln03"]), (HOSTS, [])])
+def test_a_store_that_answers_no_more_is_why_nobody_goes_on(tmp_path: Path, hosts: list[str], named: list[str]) -> None:
+    world = hung()
+    for host in hosts:
+        absent(world, host)
+        world.lay("hw_fs_probe_wedged", host, since(world.last_end + 30.0, np.ones_like))
+        world.lay("hw_io_pressure_full_pct", host, since(world.last_end + 20.0, lambda v: v + 80.0))
+    assert roots(verdict(world, tmp_path)) == [("storage-degradation", named, [])]
+
+
+@pytest.mark.parametrize(("capped", "outcome"), [(0, "healthy"), (4, "incident"), (6, "incident")])
+def test_a_limit_below_the_boards_default_tells_of_a_fleet_capped_before_its_first_step(
+    tmp_path: Path, capped: int, outcome: str
+) -> None:
+    world = Small(HOSTS, noisy_steps(160, 11.0), 160, cards={"hw_gpu_power_limit_default_watts": 600.0})
+    for host in HOSTS[:capped]:
+        world.lay_all("hw_gpu_power_limit_watts", host, lambda t, v: np.full(len(v), 420.0))
+        world.lay_all("hw_gpu_power_watts", host, lambda t, v: np.minimum(v, 416.0))
+    found = verdict(world, tmp_path)
+    assert found.outcome == outcome
+    assert roots(found) == ([("gpu-power-cap", HOSTS[:capped] if capped < 6 else [], [])] if capped else [])

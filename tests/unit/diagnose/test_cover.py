@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from trackwalker.diagnose.accounts.accounts import Account, Booking
+from trackwalker.diagnose.accounts.accounts import Account, Booking, in_order
 from trackwalker.diagnose.accounts.waits import Rates, all_waits
 from trackwalker.diagnose.causes.claims import covered, downstream
 from trackwalker.diagnose.causes.examine import Examination
@@ -20,7 +20,7 @@ from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
 from trackwalker.diagnose.views.story import Phase
 from trackwalker.telemetry.meaning import meaning_of
 
-STATES = {b.id: b.state for b in load_playbooks()}
+SHIPPED = {b.id: b for b in load_playbooks()}
 WAITS = {w.cause: w for w in all_waits() if w.cause}
 # Full speed, then three slow phases of ten minutes that lose as much each.
 PHASES = tuple(Phase(60 * i, 60 * i + 59, 600.0 * i, 600.0 * i + 600.0, 10.0 + bool(i), bool(i)) for i in range(4))
@@ -33,7 +33,7 @@ def cause(
 ) -> Examination:
     test = Question(id="t", role="require", accuses=True, query="q", detector="hot", metrics=[metric], says="s")
     fields: dict[str, Any] = {"title": name, "symptoms": ["slow", "failed"], "summary": "s", "tests": [test]}
-    book = Playbook(id=name, state=STATES[name], **fields)
+    book = Playbook(id=name, state=SHIPPED[name].state, acts_on=SHIPPED[name].acts_on, **fields)
     return Examination(book, [Result(test, True, ["e1"], set(hosts.split()), spans=spans, time=onset)])
 
 
@@ -78,18 +78,38 @@ def test_senders_repeat_towards_a_host_that_is_gone_but_not_before_it_went() -> 
 def test_a_root_whose_loss_the_accounts_book_on_another_carries_nothing() -> None:
     late, path = cause("input-stall", spans={0, 1, 2}), cause("network-degradation", "h1", {1, 2})
     booked = replace(SLOW, accounts=(account("input-stall", 0.95),))
-    assert covered([late, path], booked) == {"network-degradation"}
-    assert covered([path], booked) == frozenset(), "only what is a root itself takes loss from another"
+    assert covered([late, path], booked, graph()) == {"network-degradation"}
+    assert covered([path], booked, graph()) == frozenset(), "only what is a root itself takes loss from another"
     half = replace(SLOW, accounts=(account("input-stall", 0.6),))
-    assert covered([late, path], half) == frozenset(), "two fifths of the loss are left for it"
+    assert covered([late, path], half, graph()) == frozenset(), "two fifths of the loss are left for it"
     apart = account("input-stall", 0.95, slow=frozenset({0})), account("input-stall", 0.0, slow=frozenset({1, 2}))
-    assert covered([late, path], replace(SLOW, accounts=apart)) == frozenset(), "it has phases of its own"
+    assert covered([late, path], replace(SLOW, accounts=apart), graph()) == frozenset(), "it has phases of its own"
 
 
 def test_threads_that_wait_for_a_cpu_carry_a_loss_only_where_they_tell_a_rank_from_the_others() -> None:
-    starved, path = cause("cpu-contention", "h1", {0, 1, 2}), cause("network-degradation", "h2", {0, 1, 2})
+    starved = cause("cpu-contention", "h1", {0, 1, 2})
+    path = cause("network-degradation", "h2", {0, 1, 2}, "hw_rank_tcp_retransmits_total")
     for hosts, spare in (("h1", {"network-degradation"}), ("", set())):
-        assert covered([starved, path], replace(SLOW, accounts=(account("cpu-contention", 1.0, hosts),))) == spare
+        booked = replace(SLOW, accounts=(account("cpu-contention", 1.0, hosts),))
+        assert covered([starved, path], booked, graph()) == spare
+
+
+def test_an_upper_bound_covers_only_what_can_come_of_it() -> None:
+    starved = cause("cpu-contention", "h1", {0, 1, 2})
+    booked = replace(SLOW, accounts=(account("cpu-contention", 1.0, "h1"),))
+    for name, metric, spare in (
+        ("rdma-degradation", "hw_rdma_tx_retx_pkts_total", False),  # no CPU loses a packet on a port
+        ("gpu-thermal-throttle", "hw_gpu_temperature_celsius", False),  # who waits cools
+        ("gpu-clock-degraded", "hw_gpu_clock_mhz", True),
+    ):
+        assert covered([starved, cause(name, "h1", {0, 1, 2}, metric)], booked, graph()) == ({name} if spare else set())
+
+
+def test_heat_comes_of_no_idle_device() -> None:
+    starved = cause("cpu-contention", "h1", {0}, "hw_cpu_wait_seconds_total")
+    seen = [off("hw_cpu_wait_seconds_total", "h1"), off("hw_gpu_temperature_celsius", "h1")]
+    hot = cause("gpu-thermal-throttle", "h1", {0}, "hw_gpu_temperature_celsius")
+    assert downstream([starved, hot], [starved, hot], seen, graph(), SLOW) == {}
 
 
 def test_who_sends_to_a_rank_without_a_cpu_repeats() -> None:
@@ -115,3 +135,34 @@ def test_who_waits_for_a_rank_without_data_has_its_acknowledgements_late() -> No
     damaged = cause("network-degradation", "h2", {0}, "hw_net_rx_errors_total")
     both = [seen[0], off("hw_net_rx_errors_total", "h2")]
     assert downstream([damaged], [late, damaged], both, graph(), SLOW) == {}, "who is late damages no frames"
+
+
+def test_a_card_that_overheats_lowers_no_limit_on_another_host() -> None:
+    hot = cause("gpu-thermal-throttle", "h1", {0}, "hw_gpu_temperature_celsius")
+    for hosts, role in (("h1", "consequence"), ("h2", "root")):
+        assert roles(hot, cause("gpu-power-cap", hosts, {0}, "hw_gpu_power_watts"))["gpu-power-cap"] == role
+
+
+def test_congestion_yields_to_a_port_only_where_the_port_speaks() -> None:
+    port, fabric = cause("rdma-degradation", "h1", {0}), cause("fabric-congestion", spans={1, 2})
+    assert roles(port, fabric)["fabric-congestion"] == "root"
+    assert roles(cause("rdma-degradation", "h1", {0, 1}), fabric)["fabric-congestion"] == "contributing"
+
+
+def test_what_clears_one_host_leaves_the_others_accused() -> None:
+    capped = cause("gpu-power-cap", "h1 h2", {0})
+    hot = Question(id="hot", role="refute", query="q", detector="hot", metrics=["m"], says="s")
+    capped.results.append(Result(hot, True, ["e2"], {"h1"}, spans={0}))
+    assert (capped.state, capped.hosts, capped.spans) == ("found", ["h2"], {0})
+    capped.results[-1].hosts = {"h1", "h2"}
+    assert capped.state == "refuted"
+
+
+def test_a_measured_wait_is_booked_before_an_upper_bound_that_cannot_bring_it_about() -> None:
+    def shares(data: str, cpu: str) -> list[tuple[str, float]]:
+        late, starved = (account(n, 0.7, h).bookings[0] for n, h in (("input-stall", data), ("cpu-contention", cpu)))
+        return [(b.wait.id, round(b.share, 1)) for b in in_order([starved, late])]
+
+    assert shares("h1", "h2") == [("data", 0.7), ("cpu", 0.3)]
+    assert shares("h1", "h1") == [("cpu", 0.7), ("data", 0.3)], "with no CPU the loader is late"
+    assert shares("", "h1") == [("cpu", 0.7), ("data", 0.3)]

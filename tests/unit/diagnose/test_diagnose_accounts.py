@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from trackwalker.diagnose.accounts.accounts import Account, book_losses, losses_ask, standing
-from trackwalker.diagnose.accounts.shares import carried, explained
+from trackwalker.diagnose.accounts import waits
+from trackwalker.diagnose.accounts.accounts import Account, book_losses, losses_ask
+from trackwalker.diagnose.accounts.shares import carried, explained, standing
 from trackwalker.diagnose.accounts.waits import all_waits
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
@@ -25,6 +27,7 @@ from trackwalker.record.stall import Stall
 from trackwalker.record.timeline import Timeline
 from trackwalker.telemetry.client import Matrix
 
+WAIT = next(w for w in all_waits() if w.devices).queries[0]
 WINDOW = re.compile(r"\[(\d+)s\]")
 
 
@@ -173,6 +176,28 @@ def test_idle_devices_refute_what_keeps_devices_busy() -> None:
     assert devices_idled(case, symptoms, EvidenceBook()).fired is True
     case, symptoms = slowed({IDLE: {"n1": busy, "n2": busy}})
     assert devices_idled(case, symptoms, EvidenceBook()).fired is False
+
+
+def test_a_few_looks_at_devices_that_idle_now_and_then_are_coins() -> None:
+    spans = (Span(0.0, 600.0),)
+    case: Any = SimpleNamespace(telemetry=object(), interval=30.0)
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(waits, "scatter", lambda *_: {"n1": 0.2, "n2": 0.001})
+        of = {h: waits.scatter_of_looks(case, WAIT, spans, h, 0.1) for h in ("n1", "n2", "n3")}
+    assert of["n1"] == of["n3"] == pytest.approx(0.08, abs=0.01), "twenty looks; more restless than a coin is none"
+    assert of["n2"] == 0.001, "a gauge that is a mean already"
+
+
+def test_devices_of_all_hosts_together_are_looked_at_more_often() -> None:
+    every = {f"n{i}": after(CHANGE, 0.02, 0.4) for i in range(9)}
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(waits, "scatter_of_looks", lambda *_: 0.1)
+        assert only(slowed({IDLE: {"n1": every["n1"]}})[1]).booked("idle").share == pytest.approx(0.78, abs=0.02)  # type: ignore[union-attr]
+        m.setattr(waits, "scatter_of_looks", lambda *_: 0.2)
+        alone, together = (only(slowed({IDLE: rows})[1]).booked("idle") for rows in ({"n1": every["n1"]}, every))
+    assert alone is not None
+    assert together is not None
+    assert (alone.share, together.share > 0.7, together.least < together.share) == (0.0, True, True)
 
 
 def test_only_time_in_which_steps_stood_still_speaks_for_a_change_that_may_be_weather() -> None:

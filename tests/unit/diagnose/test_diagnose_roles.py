@@ -52,6 +52,13 @@ def measured(cause: str, hosts: str = "", spans: set[int] | None = None, **field
     return Examination(book, [Result(test, True, ["e1"], set(hosts.split()), spans=spans)])
 
 
+def in_silence(cause: str, hosts: str = "") -> Examination:
+    """Measured while nothing moved."""
+    seen = measured(cause, hosts)
+    seen.results[0].test = seen.results[0].test.model_copy(update={"window": "during"})
+    return seen
+
+
 PHASES = tuple(Phase(30 * i, 30 * i + 29, 300.0 * i, 300.0 * i + 300.0, 10.0 + bool(i), bool(i)) for i in range(4))
 
 
@@ -351,3 +358,23 @@ def test_a_low_clock_comes_of_the_heat_of_the_very_same_card_in_another_phase(ca
     heat, clock = measured("gpu-thermal-throttle", "h1", {1}), measured("gpu-clock-degraded", "h1", {0})
     heat.results[0].gpus, clock.results[0].gpus = {"h1/3"}, {card}
     assert roles(heat, clock) == {"gpu-thermal-throttle": "root", "gpu-clock-degraded": role}
+
+
+def test_a_wait_that_names_nobody_comes_of_what_was_measured_in_the_silence() -> None:
+    hang = in_silence("collective-hang")
+    assert roles(hang, in_silence("storage-degradation"))["collective-hang"] == "consequence"
+    before = measured("storage-degradation", spans={0})
+    assert roles(hang, before)["collective-hang"] == "root", "saves that grew an hour ago hold nobody up"
+    who = in_silence("collective-hang", "h4")
+    assert roles(who, in_silence("storage-degradation", "h4"))["collective-hang"] == "consequence"
+    assert roles(who, in_silence("storage-degradation", "h5"))["collective-hang"] == "root"
+
+
+def test_whoever_did_not_come_tells_more_than_a_log_that_somebody_did_not() -> None:
+    said = found("collective-mismatch", state="never-joined")
+    said.results[0].test = Question(id="t", role="require", signature=["collective-mismatch"])
+    said.results[0].words = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=90211)"
+    hang = in_silence("collective-hang", "h4")
+    hang.results[0].test = hang.results[0].test.model_copy(update={"accuses": True})
+    told = roles(said, hang)
+    assert (told["collective-mismatch"], told["collective-hang"]) == ("consequence", "root")

@@ -155,7 +155,7 @@ def test_of_two_roots_the_one_that_speaks_for_a_splinter_of_the_stretch_is_chanc
     splinter = replace(found({0}), playbook=found({0}).playbook.model_copy(update={"id": "gpu-power-cap"}))
     stretch = Account("slow-1", (100, 299), 1000.0, 700.0, frozenset({0, 1}), 10.0, ())
     joined = replace(SYMPTOMS, accounts=(stretch,))
-    assert covered([whole, splinter], joined) == {"gpu-power-cap"}
-    assert covered([splinter], joined) == frozenset(), "alone it is the best there is"
+    assert covered([whole, splinter], joined, graph()) == {"gpu-power-cap"}
+    assert covered([splinter], joined, graph()) == frozenset(), "alone it is the best there is"
     apart = tuple(replace(stretch, slow=frozenset({i})) for i in (0, 1))
-    assert covered([whole, splinter], replace(SYMPTOMS, accounts=apart)) == frozenset(), "a stretch of its own"
+    assert covered([whole, splinter], replace(SYMPTOMS, accounts=apart), graph()) == frozenset(), "a stretch of its own"

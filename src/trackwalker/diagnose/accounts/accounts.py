@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from trackwalker.diagnose.accounts import waits
 from trackwalker.diagnose.accounts.waits import Rates, Wait, WaitQuery, all_waits, question, rates, scatter, source_of
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.course import Spike, save_steps, spikes
@@ -52,6 +53,7 @@ class Booking:
     longest: str  # the host with the most of it
     during: Rates
     before: Rates | None
+    least: float = 0.0  # the share that is beyond doubt, where no other wait is booked before it
 
 
 @dataclass(frozen=True)
@@ -114,36 +116,27 @@ def losses_ask(case: Case, symptoms: Symptoms) -> Iterator[list[Question]]:
             yield from ([question(source, span)] for source in sources)
 
 
-def standing(case: Case, symptoms: Symptoms) -> dict[str, str]:
-    """Causes whose wait takes a good part of the time and for which no stretch without it tells what it costs."""
-    windows = symptoms.windows.get("steady") or symptoms.windows.get("slow")
-    out: dict[str, str] = {}
-    for wait in all_waits():
-        source = source_of(case, wait.queries)
-        # Thread-seconds that did not rise do not prove that nobody had to wait.
-        booked = wait.unit == "wall" and any(a.booked(wait.id) is not None for a in symptoms.accounts if a.slow)
-        if wait.cause is None or source is None or not windows or booked:
-            continue
-        found = rates(case, source, max(windows, key=lambda w: w.seconds)).values
-        longest = max(found, key=lambda h: (found[h], h), default=None)
-        if longest is not None and found[longest] >= SOME:
-            said = f"{longest} {wait.words} {found[longest]:.3g} s of every second"
-            out[wait.cause] = f"a stretch of the run without it ({said})"
-    return out
-
-
 def _account(case: Case, episode: _Episode) -> Account:
     read = [b for wait in all_waits() if (b := _book(case, episode, wait)) is not None]
     return Account(
         episode.name, episode.steps, episode.since, episode.lost_s, episode.slow, episode.usual_s,
-        tuple(_in_order(read)),
+        tuple(in_order(read)),
     )  # fmt: skip
 
 
-def _in_order(read: list[Booking]) -> list[Booking]:
-    """Together they carry no more than the loss: what is upstream first, then what stood still, then mere idleness."""
+def in_order(read: list[Booking]) -> list[Booking]:
+    """Together they carry no more than the loss: what stood still, then upper bounds, then mere idleness.
+
+    What an upper bound on the same host can bring about, comes of it and stands behind it.
+    """
+
+    def rank(b: Booking) -> tuple[bool, int]:
+        above = [o for o in read if o.wait.unit == "thread" and b.wait.id in o.wait.upstream and o.share > 0]
+        behind = any(not (b.hosts and o.hosts) or set(b.hosts) & set(o.hosts) for o in above)
+        return b.wait.devices, 1 if b.wait.unit == "thread" else 2 if behind else 0
+
     left, out = 1.0, []
-    for booking in read:
+    for booking in sorted(read, key=rank):
         share = min(booking.share, left)
         left -= share
         out.append(replace(booking, share=share))
@@ -167,15 +160,22 @@ def _book(case: Case, episode: _Episode, wait: Wait) -> Booking | None:
     extra = {h: _extra(wait, v, _usual(wait, before, h), episode.step_s, usual_s) for h, v in mean.items()}
     longest = max(extra, key=lambda h: (extra[h], h))
     noise = scatter(case, source, reference) if reference is not None else {}
-    error = noise.get(longest, 0.0) * episode.step_s
-    sure = _SURE + np.sqrt(2.0 * np.log(len(extra)))  # the highest of many strays further than one
-    share = min(extra[longest] / lost, 1.0) if lost > 0 and extra[longest] > sure * error else 0.0
-    if wait.unit == "wall":  # who shares in the loss at all is not free of it
-        whose = _whose(extra, SOME * lost)
+    looks = waits.scatter_of_looks(case, source, episode.spans, longest, mean[longest]) if wait.devices else 0.0
+    error = float(np.hypot(noise.get(longest, 0.0), looks)) * episode.step_s
+    amount, doubt = extra[longest], (_SURE + np.sqrt(2.0 * np.log(len(extra)))) * error  # the highest of many strays
+    whose: tuple[str, ...] = ()
+    if wait.devices and amount <= doubt:  # one host was not looked at often enough: all of them together may be
+        error /= np.sqrt(len(extra))
+        amount, doubt = float(np.mean(list(extra.values()))), _SURE * error
+    elif wait.unit == "wall":  # who shares in the loss at all is not free of it, as far as that was seen
+        whose = _whose(extra, max(SOME * lost, _SURE * error))
     else:  # the threads of all ranks on a busy machine wait: whose waiting grew far more, if nobody waits longer still
         whose = _whose(extra)
         whose = whose if max(mean, key=lambda h: (mean[h], h)) in whose else ()
-    return Booking(wait, wait.cause, share, whose if longest in whose else (), longest, during, before)
+    booked = lost > 0 and amount > doubt
+    share = min(amount / lost, 1.0) if booked else 0.0
+    least = min((amount - _SURE * error) / lost, 1.0) if booked else 0.0
+    return Booking(wait, wait.cause, share, whose if longest in whose else (), longest, during, before, least)
 
 
 def _measured(case: Case, source: WaitQuery, episode: _Episode) -> tuple[Span | None, float, Rates | None]:
@@ -249,7 +249,7 @@ def _groups(symptoms: Symptoms) -> list[list[int]]:
     """
     slow = symptoms.slow
     groups = [[i] for i in range(len(slow))]
-    short = max(_FRAGMENT_STEPS, _FRAGMENT * sum(_steps(p) for p in slow))
+    short = max(_FRAGMENT_STEPS, _FRAGMENT * sum(p.steps for p in slow))
     while (pair := _next_pair(groups, slow, short)) is not None:
         groups[pair : pair + 2] = [groups[pair] + groups[pair + 1]]
     return groups
@@ -257,8 +257,8 @@ def _groups(symptoms: Symptoms) -> list[list[int]]:
 
 def _next_pair(groups: list[list[int]], slow: list[Phase], short: float) -> int | None:
     """Which two neighbours to join next: those that are most alike, of all that have to be joined."""
-    steps = [sum(_steps(slow[i]) for i in g) for g in groups]
-    level = [float(np.average([slow[i].seconds for i in g], weights=[_steps(slow[i]) for i in g])) for g in groups]
+    steps = [sum(slow[i].steps for i in g) for g in groups]
+    level = [float(np.average([slow[i].seconds for i in g], weights=[slow[i].steps for i in g])) for g in groups]
     pairs = []
     for k in range(len(groups) - 1):
         before, after = slow[groups[k][-1]], slow[groups[k + 1][0]]
@@ -267,10 +267,6 @@ def _next_pair(groups: list[list[int]], slow: list[Phase], short: float) -> int 
         if after.start - before.end <= _GAP * whole and (apart < _ALIKE or min(steps[k], steps[k + 1]) < short):
             pairs.append((apart, k))
     return min(pairs)[1] if pairs else None
-
-
-def _steps(phase: Phase) -> int:
-    return phase.last_step - phase.first_step + 1
 
 
 def _reference(case: Case, phases: tuple[Phase, ...]) -> tuple[Span, float] | None:
@@ -391,4 +387,4 @@ def _stall(case: Case, symptoms: Symptoms) -> Account | None:
             share = min(during.values[longest], 1.0)
             bookings.append(Booking(wait, wait.stall.cause, share, _whose(during.values), longest, during, None))
     steps = (stall.step, stall.step)
-    return Account("stall", steps, stall.since, stall.seconds, frozenset(), None, tuple(_in_order(bookings)))
+    return Account("stall", steps, stall.since, stall.seconds, frozenset(), None, tuple(in_order(bookings)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from string import Template
@@ -97,6 +98,19 @@ def scatter(case: Case, source: WaitQuery, span: Span) -> dict[str, float]:
         if host is not None and len(known) > 2:
             found[host] = float(known.std(ddof=1) / np.sqrt(len(known)))
     return found
+
+
+def scatter_of_looks(case: Case, source: WaitQuery, spans: Sequence[Span], host: str, share: float) -> float:
+    """The standard error of a share of time that single looks at a gauge tell: of steps shorter than the interval
+    between them each look is a coin. What is a mean already strays less, as its parts show.
+    """
+    strays = scatter(case, source, max(spans, key=lambda s: s.seconds)).get(host)
+    if case.telemetry is None or strays == 0.0:
+        return 0.0
+    looks = max(sum(s.seconds for s in spans) / (case.interval or 1.0), 1.0)
+    share = (max(share, 0.0) * looks + 1.0) / (looks + 2.0)  # a few looks alike prove no certainty
+    coin = float(np.sqrt(share * max(1.0 - share, 0.0) / looks))
+    return coin if strays is None else min(coin, strays)
 
 
 def _filled(query: str, seconds: float, at: str) -> str:

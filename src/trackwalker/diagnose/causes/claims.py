@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trackwalker.diagnose.accounts.accounts import SOME, Account
 from trackwalker.diagnose.accounts.shares import left_by
-from trackwalker.diagnose.accounts.waits import all_waits
+from trackwalker.diagnose.accounts.waits import Wait, all_waits
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.playbook import Playbook
 from trackwalker.diagnose.causes.quantities import Graph
@@ -31,6 +31,12 @@ class Claim:
     quantities: frozenset[str]
     hosts: frozenset[str]
     told_by_log: bool  # nothing but log lines speaks for it
+    rising: frozenset[str] = frozenset()  # of the quantities those that are worse when they rise
+
+    def comes_of(self, seen: frozenset[str], graph: Graph, *quantities: str) -> bool:
+        """Whether what is seen of it on its hosts can come of these: what rises comes of no idle device."""
+        up = seen & self.rising
+        return seen <= graph.follows(*quantities) and up <= graph.follows(*quantities, idling=False)
 
     def covers(self, deviation: Deviation, graph: Graph, machines: Mapping[str, str]) -> bool:
         """Whether a deviation follows from this cause."""
@@ -58,7 +64,8 @@ def claim_of(examination: Examination, accounts: bool = True) -> Claim:
     if accounts:
         metrics |= {q.metric for w in all_waits() if f"lost-to-{w.id}" in booked for q in w.queries}
     quantities = frozenset(meaning_of(m).quantity for m in metrics)
-    return Claim(examination.playbook.id, quantities, frozenset(examination.hosts), not quantities)
+    rising = frozenset(meaning_of(m).quantity for m in metrics if meaning_of(m).bad == "up")
+    return Claim(examination.playbook.id, quantities, frozenset(examination.hosts), not quantities, rising)
 
 
 def explanation(deviation: Deviation, claims: Sequence[Claim], graph: Graph, machines: Mapping[str, str]) -> str | None:
@@ -102,7 +109,7 @@ def downstream(
             if taken or not mine or not other.was_there_for(root, symptoms):
                 continue
             for quantity in sorted(claim_of(other, accounts=False).quantities - claim.quantities):
-                if not mine <= graph.follows(quantity) or not _where(quantity, claim.hosts, deviations):
+                if not claim.comes_of(mine, graph, quantity) or not _where(quantity, claim.hosts, deviations):
                     continue
                 back = quantity in graph.follows(*mine)
                 if not back or (quantity in graph.shared and _everywhere(quantity, mine, claim.hosts, deviations)):
@@ -147,10 +154,11 @@ def chance_hits(
     return frozenset(r.playbook.id for r in seen if looked and confirmed(r, deviations) == frozenset())
 
 
-def covered(roots: Sequence[Examination], symptoms: Symptoms) -> frozenset[str]:
+def covered(roots: Sequence[Examination], symptoms: Symptoms, graph: Graph) -> frozenset[str]:
     """Roots that carry nothing of what was lost in their phases that the other roots do not carry.
 
-    Either the accounts booked it on the others, or the cause speaks for less than half of a stretch of which another
+    Either the accounts booked it on the others (threads that wait for a CPU, an upper bound, only where what speaks
+    for the root can come of such a wait), or the cause speaks for less than half of a stretch of which another
     root speaks for most: real runs fragment, and in a few steps somebody is always lowest.
     """
 
@@ -158,8 +166,13 @@ def covered(roots: Sequence[Examination], symptoms: Symptoms) -> frozenset[str]:
         return symptoms.mostly(stretch, cause.phases(symptoms))
 
     def spare(root: Examination, account: Account) -> bool:
-        others = [r for r in roots if r is not root]
-        if left_by(account, {r.playbook.id for r in others}) < SOME:
+        others, claim = [r for r in roots if r is not root], claim_of(root, accounts=False)
+
+        def comes_of(wait: Wait) -> bool:
+            own = {meaning_of(q.metric).quantity for q in wait.queries}
+            return claim.comes_of(claim.quantities - graph.echoes(*own), graph, *own)
+
+        if left_by(account, {r.playbook.id for r in others}, comes_of) < SOME:
             return True
         splinter = root.spans is not None and root.spans < account.slow and not most(root, account.slow)
         return splinter and any(most(o, account.slow) for o in others)

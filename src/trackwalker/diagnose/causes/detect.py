@@ -42,7 +42,8 @@ _AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quanti
     "all-fell-to": detectors.all_fell_to,
     "most-fell-to": partial(detectors.all_fell_to, share=detectors.MOST),
 }
-DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", "accused-like-others", "accused-idle", "devices-of-accused"})
+_OF_ACCUSED = ("accused-like-others", "accused-above", "accused-idle", "devices-of-accused")
+DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", *_OF_ACCUSED})
 # These ask whether something holds for all; the others look for somebody, and may find nobody.
 OF_ALL = frozenset(n for n in DETECTORS if n.startswith(("every-", "all-", "most-", "accused-like")))
 
@@ -67,6 +68,10 @@ def detect(test: Test, case: Case, values: Values, reference: Values | None, acc
         finding = detectors.equivalent(values, group=[h for _, h in heartbeat.accused(case)], **options)
         beside = {"control_value": values[control[1]]} if control is not None and control[1] in values else {}
         return Finding(finding.fired, finding.hosts, {**finding.numbers, **beside})
+    if name == "accused-above":  # all that were declared dead, whoever else is
+        few, dead = detectors.minority(values, **options), {h for _, h in heartbeat.accused(case)}
+        fired = bool(dead) and all(values.get(h, 0.0) > options["limit"] for h in dead)
+        return Finding(fired, few.hosts, {"value": few.numbers["max"], **few.numbers})
     if name == "accused-idle":  # against themselves before, or where there is no before against the others
         mine = {k: v for k, v in values.items() if k in accused or k.partition("/")[0] in accused}
         named = {k: v for k, v in mine.items() if k in accused} or mine

@@ -31,6 +31,7 @@ from trackwalker.stats.detectors import Finding
 _LEAST_SHARE = 0.2
 _COVERED = 0.75
 STRICT = bool(os.environ.get("TRACKWALKER_DEBUG"))  # an error inside a test ends everything, as our own tests want it
+_SPREAD_LOOKS = 4  # of fewer a quarter of them is no look
 _FEW_ACCUSED = 8  # whose counters are read one by one
 
 
@@ -69,7 +70,8 @@ class Examination:
     @property
     def state(self) -> str:
         """`found`, `refuted`, `clean` (tested, not there) or `untestable`."""
-        if any(self._refutes(r) for r in self.results):
+        claimed = self._claimed
+        if any(r.spans is None or (claimed is not None and claimed <= r.spans) for r in self._against):
             return "refuted"
         state = "found"
         for group in self._groups():
@@ -86,10 +88,11 @@ class Examination:
         measured = any(r.fired and r.test.query for r in self.results if r.test.role == "require")
         return measured and self.state == "untestable"
 
-    def _refutes(self, result: TestResult) -> bool:
-        """Whether a test refutes all that the cause speaks for; in other phases than the test's it may be right."""
-        fired, claimed = result.test.role == "refute" and bool(result.fired), self._claimed
-        return fired and (result.spans is None or (claimed is not None and claimed <= result.spans))
+    @property
+    def _against(self) -> list[TestResult]:
+        """The tests that refute it, in their phases; who clears some of its hosts leaves the others accused."""
+        fired = (r for r in self.results if r.test.role == "refute" and r.fired)
+        return [r for r in fired if not r.hosts or self._accused <= r.hosts]
 
     @property
     def spans(self) -> set[int] | None:
@@ -97,7 +100,7 @@ class Examination:
         claimed = self._claimed
         if claimed is None:
             return None
-        return claimed.difference(*(r.spans or () for r in self.results if r.test.role == "refute" and r.fired))
+        return claimed.difference(*(r.spans or () for r in self._against))
 
     @property
     def _claimed(self) -> set[int] | None:
@@ -126,6 +129,11 @@ class Examination:
     def waits(self) -> bool:
         """Whether it only tells that somebody is waited for."""
         return states().within("waited_for", self.playbook.state)
+
+    @property
+    def in_silence(self) -> bool:
+        """Whether something speaks for it that was measured while nothing moved."""
+        return any(r.fired and r.test.role == "require" and r.test.window == "during" for r in self.results)
 
     @property
     def log_only(self) -> bool:
@@ -167,8 +175,13 @@ class Examination:
 
     @property
     def hosts(self) -> list[str]:
-        """The culprits: named by tests that accuse, and by those that narrow the circle."""
-        return sorted(self._narrow(set().union(*(r.hosts for r in self.fired if r.accuses))))
+        """The culprits: named by tests that accuse, and by those that narrow the circle; less whom a test refutes."""
+        cleared = set().union(*(r.hosts for r in self.results if r.test.role == "refute" and r.fired))
+        return sorted(self._narrow(self._accused - cleared or self._accused))
+
+    @property
+    def _accused(self) -> set[str]:
+        return set().union(*(r.hosts for r in self.fired if r.accuses))
 
     def _narrow(self, accused: set[str]) -> set[str]:
         return accused & set().union(*(r.hosts for r in self.fired if r.test.narrows)) or accused
@@ -292,7 +305,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
     result = TestResult(test, None, spans=set() if test.window == "slow" else None)
     explained = 0.0
     for i, span in enumerate(spans):
-        if span.seconds < SHORTEST_WINDOW_S:
+        if span.seconds < (shortest := max(SHORTEST_WINDOW_S, _SPREAD_LOOKS * case.interval * test.spread)):
             continue
         query, values = answered(test, case, span)
         if not values:
@@ -329,7 +342,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         result.missing = [f"{m} of the job's hosts in the {test.window} window" for m in test.metrics]
     else:
         # Several slow phases may have several causes; one that explains a sliver of the slow time explains nothing.
-        result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= SHORTEST_WINDOW_S)
+        result.fired = explained > _LEAST_SHARE * sum(s.seconds for s in spans if s.seconds >= shortest)
     return result
 
 

@@ -56,6 +56,7 @@ class Test(BaseModel):
     primary: bool = False  # only where triage calls that class the primary one
     warnings: bool = False  # lines that by themselves mean little count too
     query: str | None = None
+    spread: bool = False  # its quantiles tell how far a value moves: asked of windows that hold some looks at it
     label: Literal["host", "device", "gpu"] = "host"
     window: Window = "whole"
     against: Literal["before", "fast"] | None = None

@@ -26,12 +26,17 @@ class Graph:
     delays: frozenset[str]  # what each message or file takes
     never_the_reason: frozenset[str]
 
-    def follows(self, *quantities: str) -> frozenset[str]:
-        """Everything that a change of these can move on their own host, themselves included."""
+    def follows(self, *quantities: str, idling: bool = True) -> frozenset[str]:
+        """Everything that a change of these can move on their own host, themselves included.
+
+        Without `idling` not by way of devices that have nothing to do: those lower what they move, and raise nothing.
+        """
         seen = set(quantities)
         todo = list(quantities)
         while todo:
-            for effect in self.here.get(todo.pop(), ()):
+            if (cause := todo.pop()) in self.idle and not idling:
+                continue
+            for effect in self.here.get(cause, ()):
                 if effect not in seen:
                     seen.add(effect)
                     todo.append(effect)

@@ -101,6 +101,9 @@ def _comes_of(effect: Examination, cause: Examination, symptoms: Symptoms) -> bo
     echo = effect.playbook.state in states().of("echoes", cause.playbook.state)
     if not (effect.explained_by(cause) or (echo and effect.spans and len(effect.hosts) != 1)):
         return False
+    cards = effect.playbook.acts_on == cause.playbook.acts_on == "gpu"  # and no card's illness comes of another host's
+    if cards and effect.hosts and cause.hosts and not set(effect.hosts) & set(cause.hosts):
+        return False
     alone = cause.hosts and not stood_still(symptoms.accounts, effect.playbook.id) <= set(cause.hosts)
     same_cards = effect.gpus and set(effect.gpus) <= set(cause.gpus)
     return not alone and bool(same_cards or cause.was_there_for(effect, symptoms))
@@ -174,9 +177,9 @@ def _yields(cause: Examination, found: list[Examination], symptoms: Symptoms) ->
         return True
     stronger = [e for e in found if e.playbook.state in states().of("overshadowed", cause.playbook.state)]
     stronger = [e for e in stronger if not _names_nobody_and_yields(e, cause)]
-    later = cause.phases(symptoms) if cause.spans is None and cause.onset is not None else set()
-    if not stronger or (later and all(e.spans is not None and not later & e.spans for e in stronger)):
-        return False  # or it began when they were over
+    mine = cause.phases(symptoms) if cause.spans is not None or cause.onset is not None else set()
+    if not stronger or (mine and all(e.spans is not None and not mine & e.spans for e in stronger)):
+        return False  # or it has phases in which they were not there
     return not _slows_further(cause, stronger, symptoms)
 
 
@@ -186,8 +189,15 @@ def _names_nobody_and_yields(cause: Examination, other: Examination) -> bool:
 
 
 def _told_why(wait: Examination, candidates: list[Examination]) -> bool:
-    """Whether another cause says what is wrong with the hosts that all others wait for."""
-    return bool(wait.hosts) and any(set(wait.hosts) <= set(e.hosts) for e in candidates if not e.waits)
+    """Whether another cause says what is wrong with the hosts that all others wait for; of nobody, in the silence.
+
+    To a log that only says that somebody did not come, whoever was measured not to has told why.
+    """
+    absent = wait.log_only and not wait.hosts and states().within("absent", wait.playbook.state)
+    if not (wait.waits or absent):
+        return False
+    others = [e for e in candidates if not e.waits or (absent and e.hosts)]
+    return any(set(wait.hosts) <= set(e.hosts) if wait.hosts else e.in_silence for e in others if e is not wait)
 
 
 def _kept_from_answering(kill: Examination, candidates: list[Examination]) -> bool:
@@ -214,7 +224,7 @@ def _roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role]:
             roles[e.playbook.id] = "contributing"
         else:
             candidates.append(e)
-    for e in [c for c in candidates if c.waits and _told_why(c, candidates)]:
+    for e in [c for c in candidates if _told_why(c, candidates)]:
         candidates.remove(e)
         roles[e.playbook.id] = "consequence"
     for e in [c for c in candidates if c.playbook.symptoms == ["heartbeat"] and _kept_from_answering(c, candidates)]:

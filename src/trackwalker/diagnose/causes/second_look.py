@@ -77,7 +77,7 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
             root.results.append(TestResult(_STANDS_OUT, True, hosts=set(who)))
     chance = chance_hits(roots, swept.deviations, episodes)
     left = [e for e in roots if e.playbook.id not in chance and e.playbook.id not in behind]
-    beside = chance | covered(left, symptoms)
+    beside = chance | covered(left, symptoms, graph())
     return SecondLook(swept.deviations, behind, beside)
 
 
@@ -142,9 +142,10 @@ def open_question(
             return None  # most hosts show what makes data late
         # Idle devices tell that something was waited for: what else stands out, and is no sign of late data, is it.
         claims = [claim_of(e) for e in told if not _only_idleness(e) and not e.waits]
+        named = {h for e in stuck for h in e.hosts}
         rest = [d for d in look.deviations if explanation(d, claims, graph(), {}) is None]
-        rest = _throughout([d for d in rest if d.fleet or _idles_otherwise(d)], symptoms)
-        return OpenQuestion("before", rest, frozenset(h for e in stuck for h in e.hosts))
+        rest = [d for d in rest if d.fleet or (_idles_otherwise(d) and (not named or d.host in named))]
+        return OpenQuestion("before", _throughout(rest, symptoms), frozenset(named))
     if stuck:
         return None
     claims, mine = [claim_of(e) for e in told], [claim_of(e) for e in slowing]

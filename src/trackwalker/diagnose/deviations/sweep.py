@@ -17,7 +17,7 @@ from trackwalker.diagnose.episodes.episodes import Episode
 from trackwalker.record.topology import Topology
 from trackwalker.stats import deviations as stats
 from trackwalker.telemetry.client import Floats, QueryError
-from trackwalker.telemetry.coverage import PRESENCE, scrape_interval
+from trackwalker.telemetry.coverage import PRESENCE
 from trackwalker.telemetry.frames import Frame, Grid, Sampling, read_frame
 from trackwalker.telemetry.meaning import Meaning, Place, meaning_of, pick_of, quantum
 from trackwalker.telemetry.store import Telemetry
@@ -25,10 +25,8 @@ from trackwalker.telemetry.store import Telemetry
 Kind = Literal["rose", "fell", "absent", "frozen", "restarted"]
 _FEWEST_REFERENCE = 4  # bins
 _FEWEST_SILENT = 5  # bins: a recording may end a few scrapes behind the last step, and that is no silence yet
-_PARTED, _BEGUN = (
-    9,
-    0.25,
-)  # bins that have a first third; of the change: what grows from nothing has a third of it there
+_PARTED = 9  # bins that have a first third
+_BEGUN = 0.25  # of the change: what grows from nothing has a third of it there
 _NOTED = 3.0  # scores below this are not kept: no false discovery control lets them pass
 _AT_ONCE = 2  # one answer is read while the next is made
 MANY = 64  # hosts: of more, only what can decide is read
@@ -95,7 +93,7 @@ def sweep(
     if telemetry is None or not episodes:
         return Sweep()
     wanted = hosts | against if hosts and against else _hosts_of(case)
-    interval = max(scrape_interval(telemetry, "hw_procs_running"), 0.5)
+    interval = max(case.interval, 0.5)
     if case.timeline is not None and (last := case.timeline.last_end) is not None:
         episodes = [e.until(last - interval) for e in episodes]  # the last scrapes may hold the end of the processes
     meanings = [m for m in map(meaning_of, sorted(telemetry.metrics() - telemetry.renamed)) if m.compared]

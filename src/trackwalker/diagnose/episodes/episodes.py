@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.episodes.course import compiled_steps, profiled_steps, save_steps, spikes
+from trackwalker.diagnose.episodes.course import save_steps, spikes
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
 from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.record.phases import Phase
@@ -125,7 +125,7 @@ def _slow(symptoms: Symptoms, masked: tuple[Span, ...]) -> list[Episode]:
         out.append(Episode("slow", "slow", tuple(_span(p) for p in slow), reference, slow[0].start, masked))
     # A phase slower still than the one before it began with something of its own: measured by that one.
     for before, after in pairwise(symptoms.phases):
-        lasting = min(map(_steps, (before, after))) >= _LASTING_STEPS
+        lasting = min(before.steps, after.steps) >= _LASTING_STEPS
         if before.slow and after.slow and lasting and after.seconds >= _FURTHER * before.seconds:
             name = further(slow.index(after))
             out.append(Episode(name, "slow", (_span(after),), (_span(before),), after.start, masked))
@@ -140,15 +140,6 @@ def alone(phase: int) -> str:
 def further(phase: int) -> str:
     """The name of the episode in which a slow phase became slower still."""
     return f"further-{phase + 1}"
-
-
-def _steps(phase: Phase) -> int:
-    return phase.last_step - phase.first_step + 1
-
-
-def _evaluated(case: Case) -> set[int]:
-    timeline = case.timeline
-    return set() if timeline is None else set(map(int, timeline.steps[case.masks.of("eval")]))
 
 
 def _around_stall(symptoms: Symptoms, begin: float, masked: tuple[Span, ...]) -> list[Episode]:
@@ -176,8 +167,8 @@ def masked_spans(case: Case) -> tuple[Span, ...]:
     if timeline is None or not np.isfinite(timeline.ends).all():
         return ()
     saves = {s + d for s in save_steps(case) for d in range(_SAVE_STEPS)}
-    known = saves | _evaluated(case) | profiled_steps(case) | set(compiled_steps(case))
-    inside = np.flatnonzero(np.isin(timeline.steps, sorted(known)))
+    known = case.masks.of("eval", "profiler") | case.masks.recompiled | np.isin(timeline.steps, sorted(saves))
+    inside = np.flatnonzero(known)
     return tuple(Span(float(timeline.ends[i] - timeline.seconds[i]), float(timeline.ends[i])) for i in inside)
 
 

@@ -142,7 +142,8 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
         windows["whole"] = [Span(case.start, case.end)]
     if stall is not None and stall.since is not None and stall.until is not None:
         margin = min(0.1 * (stall.until - stall.since), 60.0)
-        windows["during"] = [Span(stall.since + margin, stall.until - min(margin, 2.0))]
+        # What ends a silence takes its time: a watchdog's kill is no part of it, nor what the last step left running.
+        windows["during"] = [Span(stall.since + margin, stall.until - margin)]
         reach = max(20.0 * stall.limit_s / STALL_STEPS, 20.0)
         windows["before"] = [Span(max(case.start or 0.0, stall.since - min(reach, 900.0)), stall.since)]
     slow = [p for p in phases if p.slow and np.isfinite(p.start)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from trackwalker.diagnose.accounts.accounts import MOST, SAVES, SOME, Account, Booking
@@ -36,23 +36,36 @@ def lost_to(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> An
 
 def lost_besides(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Whether the time was lost to other waits than this one."""
-    others = {w.id for w in all_waits()} - {wait} - _DEVICES
-    return _elsewhere(case, symptoms, book, others, wait)
+
+    def others(account: Account) -> float:
+        mine = account.booked(wait)
+        free = mine is None or mine.share < SOME
+        return sum(b.share for b in account.bookings if free and b.wait.id not in _DEVICES | {wait})
+
+    return _elsewhere(case, symptoms, book, others, MOST)
 
 
 def devices_idled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """Whether the time was lost while the devices had nothing to do: a slow device or link keeps them busy."""
+    """Whether nearly all the time was lost while the devices had nothing to do: a slow device or link keeps them busy.
+
+    Where devices were looked at they tell: threads that wait for a CPU are an upper bound.
+    """
     if not symptoms.slow:
         return Answer(None)
-    return _elsewhere(case, symptoms, book, {w.id for w in all_waits()}, "")
+    return _elsewhere(case, symptoms, book, _idled, _NEARLY_ALL)
 
 
-def _elsewhere(case: Case, symptoms: Symptoms, book: EvidenceBook, waits: set[str], own: str) -> Answer:
-    lost = []
-    for account in _episodes(symptoms):
-        mine = account.booked(own)
-        if sum(b.share for b in account.bookings if b.wait.id in waits) >= MOST and (mine is None or mine.share < SOME):
-            lost.append(account)
+def _idled(account: Account) -> float:
+    """The share of a loss in which the devices had nothing to do, beyond doubt."""
+    devices = max((b.least for b in account.bookings if b.wait.devices), default=None)
+    still = sum(b.share for b in account.bookings if devices is None or b.wait.unit == "wall")
+    return max(still, devices or 0.0)
+
+
+def _elsewhere(
+    case: Case, symptoms: Symptoms, book: EvidenceBook, share: Callable[[Account], float], least: float
+) -> Answer:
+    lost = [a for a in _episodes(symptoms) if share(a) >= least]
     if not lost:
         return Answer(False if symptoms.accounts else None)
     evidence = [

@@ -30,6 +30,7 @@ _FEWEST_STEPS = 3
 _MOST_TOLD = 4  # hosts whose end is told, before one whose end is not stands out
 _ALIKE = 1.3  # longest against shortest of a few steps
 _PEER = re.compile(r"(?i)\b(?:peer|rank|task)[ =#:]*(\d+)\b(?!\]?:)")
+_SELF = re.compile(r"(?i)\[rank ?(\d+)\]")  # who speaks, by the number that his own library gives him
 _CRASH_CODES = {128 + s for s in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 _KILL_CODES = {128 + signal.SIGKILL} | _CRASH_CODES
 
@@ -131,7 +132,8 @@ def lost_by_peers(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     for line in case.log.lost:
         speaker = case.log.host_of(line.rank or 0)
         told = {names[w] for w in re.findall(r"[\w-]+", line.text) if w in names}
-        told |= {h for n in _PEER.findall(line.text) if (h := case.log.host_of(int(n)))}
+        if not set(map(int, _SELF.findall(line.text))) - {line.rank}:  # else the numbers are of cards, not of hosts
+            told |= {h for n in _PEER.findall(line.text) if (h := case.log.host_of(int(n)))}
         if speaker:
             for host in told - {speaker}:
                 by.setdefault(host, {}).setdefault(speaker, line)

@@ -86,7 +86,7 @@ def _with_the_steps(
     telemetry, timeline = case.telemetry, case.timeline
     if telemetry is None or timeline is None or metric not in telemetry.metrics() or len(timeline) < 20:
         return Answer(None)
-    keep = _ordinary(case, timeline.steps)
+    keep = ~case.masks.of("checkpoint", "warm-up")
     if keep.sum() < 20:
         return Answer(None)
     begin, end = float(timeline.ends[0]), float(timeline.ends[-1])
@@ -124,12 +124,6 @@ class _Match(NamedTuple):
     usual: float
     bursts: int
     first: float
-
-
-def _ordinary(case: Case, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """The steps that neither warm-up nor a save lengthens."""
-    saved = course.save_steps(case)
-    return np.array([i >= 5 and not {int(s), int(s) - 1, int(s) - 2} & saved for i, s in enumerate(steps)])
 
 
 def _aligned(
