@@ -13,6 +13,7 @@ from typing import Any
 
 from trackwalker.diagnose.triage import Triage, triage
 from trackwalker.errors import EvidenceError, MissingToolError
+from trackwalker.job.dialects import by_name
 from trackwalker.job.layout import Job
 from trackwalker.job.run import RunRecord
 from trackwalker.logs.facts import LogFacts
@@ -50,7 +51,7 @@ class Case:
     events: list[dict[str, Any]]
     telemetry: Telemetry | None
     timeline: Timeline | None
-    hosts: list[str]  # by rank
+    hosts: list[str]  # by rank, as far as the log tells
     start: float | None
     end: float | None  # last moment the evidence speaks of
     live: bool
@@ -64,7 +65,7 @@ class Case:
         """Which rank reports under which name, on which machine, with which GPUs."""
         ranks = self.run.ranks if self.run is not None else []
         known = [] if ranks else self._labels("hw_rank_info")
-        return make_topology(ranks, self.hosts, known, self._labels("hw_gpu_rank_info"))
+        return make_topology(ranks, self.log.hosts or self.hosts, known, self._labels("hw_gpu_rank_info"))
 
     def _labels(self, metric: str) -> list[dict[str, str]]:
         if self.telemetry is None or metric not in self.telemetry.metrics():
@@ -239,7 +240,8 @@ def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None
         # Steps up to the end of the recording: whoever is silent there works all the same.
         stepping = last is not None and telemetry is not None and telemetry.range()[1] - last < _LOOKED_S / 3
         well = stepping or (log.summary is not None and log.summary.exit == 0)
-        checks = check_quality(telemetry, record.hosts, end, job.database is not None, well)
+        hosts = _all_hosts(record, telemetry)
+        checks = check_quality(telemetry, hosts, end, job.database is not None, well)
         identity = check_identity(telemetry, log) if telemetry is not None else None
         if identity is not None:
             checks.append(identity)
@@ -253,7 +255,7 @@ def open_case(job: Job, opener: Opener | None = None, seen: Triage | None = None
             events=record.events,
             telemetry=telemetry,
             timeline=timeline,
-            hosts=record.hosts,
+            hosts=hosts,
             start=start,
             end=end,
             live=live,
@@ -276,6 +278,25 @@ def _open_telemetry(job: Job, opener: Opener, stack: ExitStack, damage: list[str
         return None
     damage.extend(telemetry.damage)
     return telemetry
+
+
+def _all_hosts(record: Record, telemetry: Telemetry | None) -> list[str]:
+    """The job's hosts: a pod's log names its own alone, the recording the others, as many as the job has nodes."""
+    hosts, nodes = record.hosts, record.nodes or 0
+    if telemetry is None or not 0 < len(hosts) < nodes:
+        return hosts
+    seen = set(_recorded(telemetry)[1])
+    return [*hosts, *sorted(seen - set(hosts))] if len(seen) == nodes and seen > set(hosts) else hosts
+
+
+def _recorded(telemetry: Telemetry) -> tuple[str, list[str]]:
+    """The hosts that ever reported, and the query that tells."""
+    metrics, (begin, end) = telemetry.metrics(), telemetry.range()
+    presence = next((m for m in ("hw_procs_running", "hw_gpu_power_watts", "hw_rank_up") if m in metrics), None)
+    if presence is None:
+        return "", []
+    query = f"count by (host, instance) (last_over_time({presence}[{max(1, round(end - begin))}s] @ {end:.3f}))"
+    return query, sorted({h for s in telemetry.instant(query, end) if (h := host_of(s.labels))})
 
 
 def _end(record: Record, telemetry: Telemetry | None, timeline: Timeline | None, start: float | None) -> float | None:
@@ -304,15 +325,15 @@ _SAME = 0.02  # the log rounds a loss to three digits
 
 def check_identity(telemetry: Telemetry, log: LogFacts) -> Check | None:
     """Compare hosts and losses of the database with those of the log; None where there is nothing to compare."""
-    metrics, (begin, end) = telemetry.metrics(), telemetry.range()
-    presence = next((m for m in ("hw_procs_running", "hw_gpu_power_watts", "hw_rank_up") if m in metrics), None)
-    if presence is not None and log.hosts:
-        query = f"count by (host, instance) (last_over_time({presence}[{max(1, round(end - begin))}s] @ {end:.3f}))"
-        seen = {host_of(s.labels) for s in telemetry.instant(query, end)}
-        if seen and not seen & set(log.hosts):
-            names = ", ".join(sorted(str(h) for h in seen)[:4])
+    if log.hosts:
+        query, seen = _recorded(telemetry)
+        if seen and not set(seen) & set(log.hosts):
+            names = ", ".join(seen[:4])
             return Check("identity", False, (), f"the database holds other hosts ({names}, …) than the log", query)
-    if not {"tb_step", "tb_learning_loss"} <= metrics:
+    dialect = by_name(log.steps.dialect)
+    if dialect is not None and not dialect.numbered:
+        return None  # steps that were counted by their lines are not the trainer's
+    if not {"tb_step", "tb_learning_loss"} <= telemetry.metrics():
         return None
     losses = by_time(telemetry, "tb_learning_loss")  # both series of a step carry the same time
     recorded = {int(step): losses[t] for t, step in by_time(telemetry, "tb_step").items() if t in losses}

@@ -61,6 +61,11 @@ class Dialect:
     total_of_run: bool = False  # the total it prints is the run's, not an epoch's
     smoothed: bool = False  # the durations are running averages
 
+    @property
+    def numbered(self) -> bool:
+        """Whether its lines tell the number of the step."""
+        return "step" in self.expression.groupindex
+
     def read(self, text: str) -> StepTold | None:
         """What a line says; None where it is none of this trainer's."""
         match = self.expression.search(text)

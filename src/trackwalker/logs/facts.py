@@ -130,6 +130,7 @@ class LogFacts:
     saves: set[int] = field(default_factory=set)
     save_lines: list[int] = field(default_factory=list)  # lines that tell of a save without naming its step
     restored: int | None = None
+    planned: int | None = None  # steps, as the trainer tells at its start
     start: Start = field(default_factory=Start)
     environment: dict[str, Quote] = field(default_factory=dict)  # what reaches GPUs and network, of the lowest rank
     summary: Summary | None = None

@@ -112,9 +112,8 @@ def masks(
     for start in starts:
         found["warm-up"][start : start + WARM_UP_STEPS] = True
     found["restart"][starts[1:]] = True
-    saved = np.array(sorted(saved_steps(step, seconds, facts)), np.int64)
     for shift in range(_AFTER_SAVE):
-        found["checkpoint"] |= np.isin(step - shift, saved)
+        found["checkpoint"] |= holds(step, saved_steps(step, seconds, facts), shift)
     found["profiler"] = np.isin(step, sorted(profiled_steps(step[starts], int(step.max()), facts)))
     found["eval"] = _evaluated(step, facts)
     recompiled = np.zeros(size, np.bool_)
@@ -139,6 +138,18 @@ def masks(
     found["checkpoint"] &= ~first
     found["compile"] = first | (recompiled & ~found["checkpoint"])
     return Masks(found, recompiled & ~found["warm-up"], size)
+
+
+def holds(step: Ints, wanted: Iterable[int], after: int = 0) -> Bools:
+    """Where a series holds one of these steps, or the one so many `after`: a row stands for all since that before."""
+    sought = np.array(sorted(wanted), np.int64) + after
+    return np.searchsorted(sought, step, "right") > np.searchsorted(sought, _before(step), "right")
+
+
+def _before(step: Ints) -> Ints:
+    """The last step that a row of a series does not stand for."""
+    before = np.concatenate([step[:1] - 1, step[:-1]])
+    return np.where(before < step, before, step - 1)  # where it begins again
 
 
 def _behind(told: Ints, line: Floats) -> Ints:
@@ -204,7 +215,8 @@ def _evaluated(step: Ints, facts: LogFacts) -> Bools:
     period = facts.number("eval_interval")
     if not period or period < _LEAST_EVAL_INTERVAL:
         return np.zeros(len(step), np.bool_)
-    near = [(step + d) % period == 0 for d in (-1, 0, 1)]
+    before = _before(step)
+    near = [(step + d) // period > (before + d) // period for d in (-1, 0, 1)]
     return np.asarray((step >= period - 1) & np.any(near, axis=0))
 
 

@@ -17,7 +17,11 @@ from trackwalker.record.timeline import Timeline
 from trackwalker.stats.medians import known_median, median
 
 _LAG = 3  # lines of ranks interleave: a step or two is no lag
-_ASKED = re.compile(r"(?:^|\s)steps=(\d{1,12})(?=\s|$)")
+# What the run was started with, by the names that trainers give to it.
+_ASKED = re.compile(
+    r"(?:^|\s)(?:(?:\+?trainer\.)?(?:max_)?steps=(\d{1,12})"
+    r"|--(?:training[.-]steps|train-iters|max[_-]steps)[= ](\d{1,12}))(?=\s|$)"
+)
 
 
 @dataclass
@@ -132,9 +136,9 @@ def asked_steps(index: LogIndex) -> int | None:
     dialect = by_name(steps.dialect)
     if dialect is not None and dialect.total_of_run and steps.total is not None:
         return steps.total + (1 if steps.first_number == 0 else 0)
-    if asked is None:
+    most = index.facts.planned or (int(next(filter(None, asked.groups()))) if asked else None)
+    if most is None:
         return None
-    most = int(asked[1])
     return most if not len(steps) or int(steps.step.max()) <= most else None  # who went on beyond was asked otherwise
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_worlds import Floats, Small, gone, noisy_steps, since
-from worlds import START
+from worlds import START, World
 
 from trackwalker.diagnose.engine import diagnose
 from trackwalker.diagnose.verdict import Verdict
@@ -286,3 +286,17 @@ def test_a_limit_below_the_boards_default_tells_of_a_fleet_capped_before_its_fir
     found = verdict(world, tmp_path)
     assert found.outcome == outcome
     assert roots(found) == ([("gpu-power-cap", HOSTS[:capped] if capped < 6 else [], [])] if capped else [])
+
+
+def test_a_pod_whose_log_names_only_itself_has_the_hosts_of_the_recording(tmp_path: Path, prometheus: Path) -> None:
+    def metrics(host: str, time: float) -> dict[str, float]:
+        killed = host == "p3" and time > START + 240.0 + 590.0
+        return {"hw_oom_kills_total": float(killed), "hw_procs_running": 4.0, 'hw_gpu_power_watts{gpu="0"}': 500.0}
+
+    lost = "0: RuntimeError: NCCL error: remote process exited or there was a network error"
+    world = World(["p0", "p1", "p2", "p3"], [10.0] * 60, 400, metrics, [lost], "FAILED (exit 1)", silent_s=40.0)
+    job = world.build(tmp_path, prometheus)
+    log = tmp_path / f"{job.name}.log"
+    log.write_text(log.read_text().replace("JOB_NODELIST=p0,p1,p2,p3", "JOB_NODELIST=p0"))
+    verdict = diagnose(resolve(str(job), tmp_path)).verdict
+    assert [(c.cause, list(c.hosts)) for c in verdict.roots] == [("oom-host", ["p3"])]

@@ -19,7 +19,7 @@ from trackwalker.diagnose.accounts.waits import Rates, Wait, WaitQuery, all_wait
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.episodes.course import Spike, save_steps, spikes
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms, slide_start
-from trackwalker.record.masks import UNEVEN_SHARE
+from trackwalker.record.masks import UNEVEN_SHARE, holds
 from trackwalker.record.phases import LEAST_LOST_S, Phase
 from trackwalker.record.timeline import Timeline
 from trackwalker.stats.segments import Segment, segments
@@ -319,7 +319,7 @@ def _slower_saves(case: Case) -> list[_Episode]:
     if timeline is None or not timeline.exact or len(timeline) < 2:
         return []
     apart = np.diff(timeline.ends, prepend=timeline.ends[0])
-    after = np.flatnonzero([int(step) - 1 in saved for step in timeline.steps])
+    after = np.flatnonzero(holds(timeline.steps, saved, 1))
     if len(after) < 2 * _LEAST_SAVES:
         return []
     cuts = segments(apart[after], smallest=SLOWER_SAVES - 1.0)

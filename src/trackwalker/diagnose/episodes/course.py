@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trackwalker.diagnose.case import Case
-from trackwalker.record.masks import WARM_UP_STEPS, saved_steps, single_slow
+from trackwalker.record.masks import WARM_UP_STEPS, holds, saved_steps, single_slow
 from trackwalker.record.timeline import Floats, Timeline
 from trackwalker.stats.segments import robust_sigma, running_median
 
@@ -89,10 +89,10 @@ def saves(case: Case) -> list[Save]:
     if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
         return []
     level = float(np.median(timeline.seconds[WARM_UP_STEPS:]))
-    where = {int(s): i for i, s in enumerate(timeline.steps)}
     out = []
     for step in sorted(save_steps(case)):
-        near = [where[s] for s in (step, step + 1, step + 2) if where.get(s, 0) > 0]
+        rows = {int(i) for after in range(3) for i in np.flatnonzero(holds(timeline.steps, [step], after))}
+        near = sorted(rows - {0})
         if near:
             took = [timeline.seconds[i] for i in near]
             # Many trainers do not count a save as a part of any step: it lies between the end of one and of the next.

@@ -49,6 +49,8 @@ VARIABLE = re.compile(rb"\s*(?:0*(\d{1,6}): )?(?:\([^)]*\) )?(%b)=(.*)" % STEERS
 COMMUNICATORS = ("NCCL WARN MSCCL++", "Init COMPLETE")
 BROADCAST = ("SingleReplicaArrayHandler", "broadcast_one_replica_to_all")
 STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)")
+# How many steps torchtitan and Hugging Face say at the start that they will do.
+PLANNED = re.compile(r"(?:Training starts at step .*, total steps |Total optimization steps = )(\d[\d,]{0,14})")
 RESTORED = re.compile(r"restoring from this run's directory step (\d+)")
 NODE_EXIT = re.compile(r"NODE_EXIT host=(\S+) exit=(\d+)")
 FIRST_FAILURE = re.compile(r"^FIRST_FAILURE rank=(\d+) host=(\S+) exit=(\d+) cause=(.*)$")
@@ -80,7 +82,7 @@ TRACEBACK = "Traceback (most recent call last):"
 NEEDLES = (
     b"Config param ", b"== ", b"NODE_EXIT ", b"FIRST_FAILURE ", b"killed by SIG", b"CANCELLED AT",
     b"srun: error: ", b"Training completed", b"Trainer.fit` stopped", b"after training is done",
-    b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", HEARTBEAT.encode(),
+    b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", b", total steps ", b"Total optimization steps", HEARTBEAT.encode(),
     b"successfully saved checkpoint", b" is ready now", b"Saving model checkpoint", b"checkpoint save for step", SAVED_NOW.encode(), *(word.encode() for words in PROFILER for word in words),
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
     b"NNODES=", b"JOB_NODELIST=", b"NODELIST_EXPANDED=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",

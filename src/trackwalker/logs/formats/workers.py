@@ -99,6 +99,7 @@ def add_workers(index: LogIndex, workers: dict[int, Path]) -> Steps | None:
     facts, theirs = index.facts, found.facts
     facts.saves |= theirs.saves
     facts.restored = theirs.restored if facts.restored is None else facts.restored
+    facts.planned = facts.planned or theirs.planned
     for name, value in theirs.config.items():
         facts.config.setdefault(name, value)
     index.files += found.files
@@ -123,6 +124,7 @@ def add_earlier(index: LogIndex, part: Path) -> None:
     facts.environment = {**facts.environment, **theirs.environment}
     facts.saves |= theirs.saves
     facts.restored = theirs.restored if facts.restored is None else facts.restored
+    facts.planned = facts.planned or theirs.planned
     index.hits = [*older.hits, *index.hits]
     index.files.append(part.name)
     index.size += older.size

@@ -56,6 +56,8 @@ class FactReader:
                 facts.save_lines.append(number)
         elif match := d.RESTORED.search(body):
             facts.restored, facts.start.restored = int(match[1]), facts.start.restored or quote
+        elif match := d.PLANNED.search(body):
+            facts.planned = int(match[1].replace(",", ""))
         elif any(word in body for word in d.COMMUNICATORS):
             self._communicator(rank or 0, body)
             return False

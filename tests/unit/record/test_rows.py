@@ -1,0 +1,64 @@
+"""Logs that tell of every fifth step only: what a row stands for, and how many steps are planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from triage_logs import triage_text
+
+from trackwalker.job.dialects import by_name
+from trackwalker.logs.facts import LogFacts
+from trackwalker.record.masks import holds, masks
+from trackwalker.record.projection import final_step
+
+
+def _facts(**known: object) -> LogFacts:
+    facts = LogFacts(Path("x.log"))
+    for name, value in known.items():
+        setattr(facts, name, value)
+    return facts
+
+
+def test_a_save_lengthens_the_row_behind_it() -> None:
+    step = np.arange(5, 405, 5)
+    seconds = np.full(len(step), 10.0)
+    found = masks(step, seconds, _facts(saves={200, 300})).only("checkpoint")
+    assert step[found].tolist() == [200, 205, 300, 305]
+
+
+def test_where_every_step_is_told_it_is_as_before() -> None:
+    step = np.arange(1, 100)
+    found = masks(step, np.full(99, 10.0), _facts(saves={50})).only("checkpoint")
+    assert step[found].tolist() == [50, 51, 52]
+
+
+def test_a_series_that_begins_again_holds_its_own_steps_only() -> None:
+    step = np.array([5, 10, 15, 10, 15, 20])
+    assert holds(step, [12]).tolist() == [False, False, True, False, True, False]
+    assert holds(step, [8]).tolist() == [False, True, False, False, False, False]
+
+
+TITAN = "[titan] 2026-11-17 12:2{i}:00,000 - root - INFO - step: {step}  loss:  8.{i}  grad_norm:  1.9  memory: 66.86GiB(84.00%)  tps: 1,472  tflops: 373.95  mfu: 37.81%\n"  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "[titan] - root - INFO - Training starts at step 1, with local batch size 1, total steps 20000 (warmup 200)\n",
+        "***** Running training *****\n  Total optimization steps = 20,000\n",
+        'PASSTHROUGH_ARGS="--job.config_file ./llama3.toml --training.steps 20000"\n',
+    ],
+    ids=["torchtitan", "hugging-face", "arguments"],
+)
+def test_the_planned_steps_of_other_trainers(tmp_path: Path, says: str) -> None:
+    rows = "".join(TITAN.format(i=i, step=i + 1) for i in range(8))
+    assert final_step(triage_text(tmp_path, "JOB_ID=7\n" + says + rows).index) == 20000
+
+
+def test_rows_without_a_number_are_not_compared_by_number() -> None:
+    without, with_number = by_name("hugging-face"), by_name("megatron")
+    assert without is not None
+    assert with_number is not None
+    assert (without.numbered, with_number.numbered) == (False, True)
