@@ -86,6 +86,10 @@ OTHERWISE = {
         "(raylet, ip=10.8.0.6) [2026-09-12 15:44:31,354 E 6 6] core_worker.cc:137: Failed to register worker b52 to Raylet: no available ports\n... (repeats every 60 s, cancelled by hand 17:20)\n",
         "user-cancel",
     ),
+    "a handle that could not be made": (
+        TRACE + "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n",
+        "oom-gpu",
+    ),
     "another mosaic": ("ERROR Mosaic streaming: dataset error in shard 7\n", "xla-compile-fail"),
     "a file that is damaged": (TRACE + "OSError: '/data/index' is not a valid JSON file\n", "config-error"),
 }
@@ -124,6 +128,13 @@ TOLD = {
     ),
     "a loss that does not come back": (
         "".join(f"step {i} loss={3.2 - 0.01 * i if i < 8 else 10.1 - 0.01 * i:.3f}\n" for i in range(14)),
+        "loss-divergence",
+    ),
+    "rows of a step and its loss": (
+        "Step  Loss\n"
+        + "".join(f"{n} 2.{n}\n" for n in range(10, 50, 10))
+        + "".join(f"{n} nan\n" for n in range(50, 90, 10))
+        + "^C\n",
         "loss-divergence",
     ),
     "a machine's own notice": (

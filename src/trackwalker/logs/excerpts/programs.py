@@ -56,7 +56,7 @@ _WORSE = 0.6
 _LARGE, _POOR = 1 << 20, 1.5  # bytes; GB/s, less than one fast Ethernet port
 _SLOW_WORDS = re.compile(
     r"(?i)\b\d+(?:\.\d+)?\s?(?:x|times|-fold) slow\w*|\b(?:much|very|extremely|too|so|getting|gets|became|become|is|runs?|training) slow(?:er|ly)?\b"  # noqa: E501
-    r"|\(downgraded\)|\bslow(?:er|s down|ed down)\b|\bslow training\b|\b(?:low|poor|bad|half the) (?:gpu )?(?:util\w*|bandwidth|throughput|performance|busbw)\b"  # noqa: E501
+    r"|\bjitter(?:s|y|ing)?\b|\(downgraded\)|\bslow(?:er|s down|ed down)\b|\bslow training\b|\b(?:low|poor|bad|half the) (?:gpu )?(?:util\w*|bandwidth|throughput|performance|busbw)\b"  # noqa: E501
     r"|\b(?:drop\w*|fell|falls|decreas\w+|went down) (?:from .{1,40}? )?to \S|\bwaiting (?:for|on) (?:the )?(?:data|input|batch\w*|loader)\b"  # noqa: E501
     r"|\bgpu[ -]util\w*\W{1,4}(?:is |at |only |about |~ ?)*[1-4]?\d(?:-\d+)? ?%"
     r"|\b(?:from|was) (?:about )?\d+(?:\.\d+)? ?(?:m?s|sec\w*|min\w*)\b.{0,30}\b(?:to|now) (?:about )?\d+(?:\.\d+)? ?(?:m?s|sec\w*|min\w*)\b"  # noqa: E501
@@ -322,8 +322,16 @@ def _beside(told: Sequence[tuple[int, float]], lines: Sequence[str]) -> int | No
     return at if slow * _GROWN <= quick else None
 
 
+_NO_NUMBER = re.compile(r"^\s*\d+[\s,|]+nan\s*$")  # a step and its loss
+_LOSS_NAMED = re.compile(r"(?i)\bloss\b")
+
+
 def diverged(lines: Sequence[str]) -> Iterator[Shown]:
-    """A loss that goes up by far at one place and does not come back."""
+    """A loss that goes up by far at one place and does not come back, or is no number any more."""
+    lost = [at for at, line in enumerate(lines) if _NO_NUMBER.match(line)]
+    if len(lost) >= _FEWEST and any(_LOSS_NAMED.search(line) for line in lines):
+        yield "loss-divergence", lost[0], lines[lost[0]].strip()
+        return
     for told in _measured(lines, _LOSS).values():
         values = [much for _, much in told]
         for cut in range(_FEWEST, len(values) - _FEWEST + 1):
