@@ -90,6 +90,16 @@ OTHERWISE = {
         TRACE + "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n",
         "oom-gpu",
     ),
+    "a limit that was passed at some point": (
+        "slurmstepd: error: Exceeded job memory limit at some point. Job may have been partially swapped out to disk.\n"
+        + ERROR,
+        "oom-host",
+    ),
+    "a GPU that is not seen any more": (
+        "Warning  NvidiaDeviceCountMismatch  6m  agent  The number of GPUs visible through NVML (7) does not match the number of devices on the filesystem\n"
+        + ERROR,
+        "config-error",
+    ),
     "another mosaic": ("ERROR Mosaic streaming: dataset error in shard 7\n", "xla-compile-fail"),
     "a file that is damaged": (TRACE + "OSError: '/data/index' is not a valid JSON file\n", "config-error"),
 }
