@@ -286,7 +286,9 @@ def _name_hosts(groups: list[Group], index: LogIndex) -> None:
         group.hosts = refused_at(index, group.hits)
     spoke = [h for g in groups if g.tier <= 4 and not g.has("exit-word") for h in g.hits]
     group = only(groups, "somebody-absent")
-    if group and group.tier == 1 and (absent := absent_hosts(index, group.hits, spoke)):
+    # Before the first step whoever lost the one that counted them had waited, too.
+    told = [h for g in groups if g is group or (g.has("lost-peer") and not len(index.steps)) for h in g.hits]
+    if group and group.tier == 1 and (absent := absent_hosts(index, told, spoke)):
         group.hosts, group.local = absent, True
         group.why = f"all others tell that somebody did not come; {', '.join(absent)} alone does not"
     if (group := only(groups, "lacks-library")) and group.tier == 1 and waited_for(group.hits, spoke):
