@@ -111,6 +111,24 @@ def test_saves_that_take_longer_and_longer(costs: list[float], grows: bool) -> N
     assert (course.growing_saves(case_of(seconds, config=saving)) is not None) == grows
 
 
+def test_a_save_in_a_slow_phase_is_measured_by_the_steps_around_it() -> None:
+    saving = {"enable_checkpointing": "true", "checkpoint_period": "20"}
+    seconds = [*noisy(200), *noisy(200, level=60.0)]
+    for step in range(21, 400, 20):
+        seconds[step] += 15.0
+    assert max(s.extra_s for s in course.saves(case_of(seconds, config=saving))) == pytest.approx(15, abs=3)
+    assert course.growing_saves(case_of(seconds, config=saving)) is None
+
+
+def test_saves_that_cost_a_blink_are_no_incident_however_many_times_the_usual() -> None:
+    saving = {"enable_checkpointing": "true", "checkpoint_period": "20"}
+    for extra, told in ((0.2, False), (2.0, True)):
+        seconds = [s / 250 for s in noisy(400)]
+        for step in range(21, 400, 20):
+            seconds[step] += extra if step > 200 else 0.03
+        assert (course.growing_saves(case_of(seconds, config=saving)) is not None) == told
+
+
 def falling(n: int) -> list[float]:
     rng = np.random.default_rng(5)
     return [float(v) for v in 2.5 + 8 * np.exp(-np.arange(n) / 30) + rng.normal(0, 0.02, n)]

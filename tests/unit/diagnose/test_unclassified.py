@@ -220,6 +220,14 @@ def test_who_is_waited_for_already_needs_less_to_be_told_why() -> None:
     assert suspect([chance], graph(), {"n7"}) is None
 
 
+def test_what_setting_up_holds_says_nothing_of_a_slow_start() -> None:
+    start = Episode("slow-1", "slow", (Span(0.0, 500.0),), (Span(500.0, 2000.0),), 0.0)
+    held = {"before": 9e8, "after": 1.1e9}
+    assert named(off("hw_mem_rss_bytes", "n7", episode=start, **held)) == []
+    assert named(off("hw_mem_rss_bytes", "n7", **held)) == ["n7"]
+    assert named(off("hw_net_rx_errors_total", "n7", episode=start)) == ["n7"]
+
+
 def test_who_fell_less_than_the_others_became_no_worse() -> None:
     kept = Deviation(
         SLOW, meaning_of("hw_gpu_throttle_active"), "rose", 9.0, "n7", "2", before=0.09, after=0.0, since=1000.0, of=12

@@ -20,6 +20,7 @@ class Graph:
     idle: frozenset[str]  # what falls where devices have nothing to do
     late_batches: frozenset[str]  # what goes with late data
     alive: frozenset[str]  # that a process is there
+    held: frozenset[str]  # what setting up takes and gives back
     saving: frozenset[str]  # what a save begins with
     alike: frozenset[str]  # whose level is the same on all hosts by construction
     lost_time: frozenset[str]  # whose level is a loss by itself

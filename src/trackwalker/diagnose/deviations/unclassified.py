@@ -218,6 +218,8 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
         return False
     if d.kind == "absent":
         return d.gpu is not None or d.device is not None  # beside its siblings: a whole host that is silent is not it
+    if d.episode.first and meaning.quantity in graph.held:
+        return False  # nothing but the start lies before it
     if d.kind not in ("rose", "fell") or (d.episode.stops and d.kind == "fell" and meaning.quantity in graph.waiting):
         return False  # what has nothing to do any more cools and clocks down
     if meaning.quantity in graph.for_others:

@@ -9,6 +9,7 @@ import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.record.masks import WARM_UP_STEPS, holds, saved_steps, single_slow
+from trackwalker.record.phases import LEAST_LOST_S
 from trackwalker.record.timeline import Floats, Timeline
 from trackwalker.stats.segments import robust_sigma, running_median
 
@@ -16,6 +17,7 @@ _LONG_SAVE_S = 300.0
 _LONG_SAVE_STEPS = 10.0
 _PLAINLY = 2.5  # times as long: no jitter of a shared store
 _IN_A_ROW = 3
+_AROUND_A_SAVE = 41  # steps: a save and what it writes later are a few of them
 _APART = 1.1  # the quickest of the longer ones against the longest before: two crowds
 _COSTS = 0.03  # of the time: as for a slow phase
 _GROWN = 1.8  # a save against the earlier ones
@@ -88,7 +90,8 @@ def saves(case: Case) -> list[Save]:
     timeline = case.timeline
     if timeline is None or len(timeline) < 4 * WARM_UP_STEPS:
         return []
-    level = float(np.median(timeline.seconds[WARM_UP_STEPS:]))
+    # A normal step of its own time: in a slow phase all steps are longer, whoever slows them.
+    level = running_median(timeline.seconds, _AROUND_A_SAVE)
     out = []
     for step in sorted(save_steps(case)):
         rows = {int(i) for after in range(3) for i in np.flatnonzero(holds(timeline.steps, [step], after))}
@@ -97,7 +100,7 @@ def saves(case: Case) -> list[Save]:
             took = [timeline.seconds[i] for i in near]
             # Many trainers do not count a save as a part of any step: it lies between the end of one and of the next.
             took += [timeline.ends[i] - timeline.ends[i - 1] for i in near] if timeline.exact else []
-            out.append(Save(step, float(np.nanmax(took)) - level))
+            out.append(Save(step, float(np.nanmax(took)) - float(level[near[0]])))
     return out
 
 
@@ -125,7 +128,9 @@ def growing_saves(case: Case) -> tuple[float, float] | None:
     rising = np.mean(np.diff(costs) > 0) >= 0.6 or late >= _PLAINLY * early
     if early > 0 and late >= _GROWN * early and late - early >= 30.0 and rising:
         return early, late
-    return _slow_for_a_while(costs) or _slow_from_one_on(costs, case.timeline)
+    found = _slow_for_a_while(costs) or _slow_from_one_on(costs, case.timeline)
+    # What cost less than a dip of the speed may is no incident either, however many times the usual it is.
+    return found if found and sum(max(0.0, c - found[0]) for c in costs) >= LEAST_LOST_S else None
 
 
 def _slow_from_one_on(costs: list[float], timeline: Timeline) -> tuple[float, float] | None:

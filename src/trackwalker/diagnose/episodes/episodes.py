@@ -46,6 +46,11 @@ class Episode:
         """Whether nothing moves any more: then all activity falls, whatever the reason."""
         return self.kind in ("stall", "failure")
 
+    @property
+    def first(self) -> bool:
+        """Whether nothing of the run lies before it: it is compared with what came later."""
+        return self.kind == "slow" and self.window[0].start < self.reference[0].start
+
     def bins(self, ends: Floats, step: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which bins lie in the window and which in the reference, whole and unmasked."""
         now, past = _inside(ends, step, self.window, self.kind == "long-steps"), _inside(ends, step, self.reference)

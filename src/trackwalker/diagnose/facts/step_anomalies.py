@@ -99,7 +99,7 @@ def growing_saves(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
         return Answer(False)
     early, late = grown
     costs = course.saves(case)
-    says = f"saves usually cost {early:.0f} s, the slow ones {late:.0f} s"
+    says = f"saves usually cost {early:.3g} s, the slow ones {late:.3g} s"
     values = {f"save {s.step}": s.extra_s for s in costs}
     ids = (book.add("progress", f"{_source(case)}: steps after saves, less a normal step", says, values),)
     worse = next((s.step for s in costs if s.extra_s > 1.25 * early and s.step > costs[0].step), costs[-1].step)
