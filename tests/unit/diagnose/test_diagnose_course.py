@@ -113,7 +113,7 @@ def test_saves_that_take_longer_and_longer(costs: list[float], grows: bool) -> N
 
 def test_a_save_in_a_slow_phase_is_measured_by_the_steps_around_it() -> None:
     saving = {"enable_checkpointing": "true", "checkpoint_period": "20"}
-    seconds = [*noisy(200), *noisy(200, level=60.0)]
+    seconds = [*noisy(240), *noisy(160, level=60.0)]
     for step in range(21, 400, 20):
         seconds[step] += 15.0
     assert max(s.extra_s for s in course.saves(case_of(seconds, config=saving))) == pytest.approx(15, abs=3)
