@@ -77,7 +77,10 @@ def status_of(it: Standing) -> Status:
     if it.accounting.ended:
         return _ended(it)
     if it.own:
-        return "unknown-death"  # our own agent would have written a summary
+        # Our own agent would have written a summary, unless the scheduler gave it no time: then that says so itself.
+        cancel = it.index.facts.cancel
+        told = cancel is not None and nothing_after(it.index, cancel) and "NODE FAILURE" not in cancel.text
+        return "cancelled" if told else "unknown-death"
     return _seen_from_outside(it)
 
 
