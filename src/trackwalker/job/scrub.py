@@ -132,6 +132,8 @@ class Scrubber:
         if isinstance(value, list):
             pairs = zip(["", *value], value, strict=False)
             return [self.clean_document(v, secret or _announces(before)) for before, v in pairs]
+        if isinstance(value, float):  # measured, of a host or a pod that may be called like a secret
+            return value
         if secret and value not in (None, "", HIDDEN, True, False):
             self.hidden += 1
             return HIDDEN

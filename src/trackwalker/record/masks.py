@@ -34,6 +34,7 @@ _IN_A_ROW = 3
 _ON_TIME = 0.85  # of the places of a rhythm
 _ALL_ALONG = 1.2  # periods before the first and after the last of them
 _BLOCK = 21  # steps
+_USUAL_PACE = 9  # rows around one
 _UNLIKE = 3.0  # times as long: then these are not the same thing again and again
 
 # In order of importance: the first that fits is the reason. The words are those of the journal's phases.
@@ -144,6 +145,14 @@ def holds(step: Ints, wanted: Iterable[int], after: int = 0) -> Bools:
     """Where a series holds one of these steps, or the one so many `after`: a row stands for all since that before."""
     sought = np.array(sorted(wanted), np.int64) + after
     return np.searchsorted(sought, step, "right") > np.searchsorted(sought, _before(step), "right")
+
+
+def row_seconds(step: Ints, seconds: Floats) -> Floats:
+    """What each row of a series took: its own step, and those before it that nobody told of, at their usual pace."""
+    untold = step - _before(step) - 1
+    if not untold.any():
+        return seconds
+    return seconds + untold * np.fmin(seconds, running_median(seconds, _USUAL_PACE))
 
 
 def _before(step: Ints) -> Ints:

@@ -11,7 +11,7 @@ from trackwalker.job.dialects import by_name
 from trackwalker.logs.attempts import Attempt
 from trackwalker.logs.scanning.index import LogIndex
 from trackwalker.record.checkpoints import OnDisk
-from trackwalker.record.masks import Masks, save_period
+from trackwalker.record.masks import Masks, row_seconds, save_period
 from trackwalker.record.steps import StepTable
 from trackwalker.record.timeline import Timeline
 from trackwalker.stats.medians import known_median, median
@@ -89,7 +89,7 @@ def project(
         out.steps_repeated = len(record) - out.steps_this_run
         out.recompiled = max(0, int(np.count_nonzero(slow.of("compile"))) - len(tries))
         if np.isfinite(record.seconds).any():
-            out.training_s = round(float(np.nansum(record.seconds)), 1)
+            out.training_s = round(float(np.nansum(row_seconds(record.step, record.seconds))), 1)
     if timeline is not None:
         headline(timeline, slow, out)
     out.all_done = all_done(index, last)

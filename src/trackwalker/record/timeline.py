@@ -13,7 +13,7 @@ from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.scanning.stamps import durations, spread
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause
-from trackwalker.record.masks import Masks, masks
+from trackwalker.record.masks import Masks, masks, row_seconds
 from trackwalker.record.steps import LOG, StepTable
 from trackwalker.stats.medians import known_median, quantile
 from trackwalker.stats.segments import running_median
@@ -186,7 +186,7 @@ def _timed(
 ) -> Timeline:
     known = [(i, anchors[s]) for i, s in enumerate(order.tolist()) if s in anchors] if anchors else []
     ends, grain = np.full(len(order), np.nan), 0.0
-    elapsed = np.cumsum(seconds)
+    elapsed = np.cumsum(row_seconds(order, seconds))
     if known:
         # Between two recorded steps the durations tell the time; each step hangs on the last recorded one before it.
         at = np.array([i for i, _ in known])
@@ -221,6 +221,7 @@ def _with_hidden_time(timeline: Timeline, grain: float = 0.0) -> Timeline:
     if len(timeline) < _HIDDEN_STEPS:
         return timeline
     spacing = np.diff(timeline.ends, prepend=timeline.ends[0] - timeline.seconds[0])
+    spacing /= np.maximum(np.diff(timeline.steps, prepend=timeline.steps[0] - 1), 1)  # of each step of a row
     hidden = running_median(spacing - timeline.seconds, _HIDDEN_STEPS)
     lasting = (hidden > _HIDDEN_SHARE * timeline.seconds) & (spacing > timeline.seconds)
     if grain and float((spacing - timeline.seconds)[lasting].sum()) <= _GRAINS * grain:
