@@ -70,9 +70,9 @@ def find_phases(timeline: Timeline | None, masks: Masks, live: bool, eye: Eye = 
     cuts = segments(values, smallest=eye.shift, sure=eye.sure)
     # Full speed is the fastest stretch that lasted: a short lucky one does not make the rest slow.
     least = min(0.15 * len(values), 50)
-    lasting = [[c] for c in cuts if c.size >= least]
+    lasting = [[c] for c in cuts if c.size >= least] + _again(cuts, least, eye.slow)
     lasting = lasting + _fragments(cuts, least) if lasting else [[c] for c in cuts]
-    baseline, folded = min(((level_of(values[g[0].start : g[-1].end]), g) for g in lasting), key=lambda level: level[0])
+    baseline, folded = min(((_level(values, g), g) for g in lasting), key=lambda level: level[0])
     fast = np.concatenate([values[c.start : c.end] for c in cuts if c.level <= (1.0 + eye.slow) * baseline])
     below = [
         c
@@ -96,6 +96,17 @@ def find_phases(timeline: Timeline | None, masks: Masks, live: bool, eye: Eye = 
     if not any(p.slow for p in phases):
         phases = _slide(timeline, index) or phases
     return tuple(_with_slow_tail(phases, timeline)) if live else tuple(phases)
+
+
+def _level(values: Floats, cuts: list[Segment]) -> float:
+    return level_of(np.concatenate([values[c.start : c.end] for c in cuts]))
+
+
+def _again(cuts: list[Segment], least: float, alike: float) -> list[list[Segment]]:
+    """Stretches that are each half as long, and that the run came back to: a speed met again was no luck."""
+    half = sorted((c for c in cuts if 0.5 * least <= c.size < least), key=lambda c: c.level)
+    groups = [[o for o in half if c.level <= o.level <= (1.0 + alike) * c.level] for c in half]
+    return [g for g in groups if len(g) > 1 and sum(c.size for c in g) >= least]
 
 
 def _fragments(cuts: list[Segment], least: float) -> list[list[Segment]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -92,7 +92,18 @@ class Examination:
     def _against(self) -> list[TestResult]:
         """The tests that refute it, in their phases; who clears some of its hosts leaves the others accused."""
         fired = (r for r in self.results if r.test.role == "refute" and r.fired)
-        return [r for r in fired if not r.hosts or self._accused <= r.hosts]
+        return [left for r in fired if (left := self._refuting(r)) is not None]
+
+    def _refuting(self, result: TestResult) -> TestResult | None:
+        """A test that refutes, for the phases in which it clears everybody accused there."""
+        if not result.hosts or result.spans is None or self._claimed is None:
+            return result if not result.hosts or self._accused <= result.hosts else None
+        whole = {i for i in result.spans if self._accused_in(i) <= result.hosts_by_span.get(i, result.hosts)}
+        return replace(result, spans=whole) if whole else None
+
+    def _accused_in(self, phase: int) -> set[str]:
+        return set().union(*(r.hosts_by_span.get(phase, r.hosts) if r.spans is not None else r.hosts
+                             for r in self.fired if r.accuses))  # fmt: skip
 
     @property
     def spans(self) -> set[int] | None:
@@ -176,8 +187,16 @@ class Examination:
     @property
     def hosts(self) -> list[str]:
         """The culprits: named by tests that accuse, and by those that narrow the circle; less whom a test refutes."""
-        cleared = set().union(*(r.hosts for r in self.results if r.test.role == "refute" and r.fired))
+        against = [r for r in self.results if r.test.role == "refute" and r.fired]
+        cleared = {h for h in self._accused if any(h in r.hosts and self._clears(r, h) for r in against)}
         return sorted(self._narrow(self._accused - cleared or self._accused))
+
+    def _clears(self, result: TestResult, host: str) -> bool:
+        """Whether a test that refutes clears a host in every phase in which it is accused."""
+        if not result.hosts_by_span:
+            return True
+        accused = {i for i in self._claimed or () if host in self._accused_in(i)}
+        return all(host in result.hosts_by_span.get(i, ()) for i in accused)
 
     @property
     def _accused(self) -> set[str]:
@@ -191,7 +210,8 @@ class Examination:
         """The culprits of each slow phase, where the tests tell the phases apart."""
         told = [x for r in self.fired if r.accuses for x in r.hosts_by_span.items()]
         spans = sorted({i for i, _ in told})
-        return {i: sorted(self._narrow(set().union(*(who for j, who in told if j == i)))) for i in spans}
+        named = set(self.hosts)  # whom a test cleared is not told of either
+        return {i: sorted(self._narrow(set().union(*(who for j, who in told if j == i)) & named)) for i in spans}
 
     @property
     def devices(self) -> list[str]:
