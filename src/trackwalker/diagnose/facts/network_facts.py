@@ -28,6 +28,7 @@ _RECEIVED = {  # what a receiver counts of packets that were lost or damaged on 
 }
 _PORT = "hw_rdma_port_state"
 _SENDERS = 3  # fewer may each have a fault of their own
+_ECHO = 5.0  # times as many packets: a port, not the fabric (as in playbooks/limits.yml)
 _LEAST_RATE = 1.0  # retransmits a second
 _FEW = 40  # hosts named one by one
 _FLAPS = 2  # a port does not go down by chance
@@ -101,8 +102,11 @@ def _with_the_steps(
     matrix = telemetry.matrix(query.replace(metric, few), begin, end, pace)
     found: dict[str, _Match] = {}
     trusted = frozenset(case.trusted)
+    most = max((float(np.nansum(values)) for values in matrix.values), default=0.0)
     for labels, values in zip(matrix.labels, matrix.values, strict=True):
         host = host_of(labels)
+        if count == "bursts" and float(np.nansum(values)) * _ECHO < most:
+            continue  # who repeats a little while another repeats a lot, repeats for its sake
         if host in trusted and np.isfinite(values).any():
             match = _aligned(loud(values), matrix.times, timeline.ends, timeline.seconds, keep, least)
             if match is not None:
