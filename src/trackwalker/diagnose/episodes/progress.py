@@ -64,7 +64,8 @@ def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput
     fast = [p for p in symptoms.phases if not p.slow]
     if not fast:
         return Throughput()
-    with_tgs = bool(np.isfinite(timeline.tgs).any())
+    inside = [timeline.between(p.first_step, p.last_step) for p in symptoms.phases]
+    with_tgs = all(np.isfinite(timeline.tgs[i]).any() for i in inside)  # else not all could be told
     of = "tgs" if with_tgs else "steps-per-second"
     reference = max(fast, key=lambda p: p.last_step - p.first_step)
     before, after = _level(case, reference, with_tgs), _level(case, slow[-1], with_tgs)
