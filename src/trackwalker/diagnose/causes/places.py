@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from trackwalker.diagnose.accounts.accounts import MOST
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination
@@ -16,8 +17,10 @@ from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.deviations.table import cite, name
 from trackwalker.diagnose.deviations.unclassified import CAUSE, Suspicion
 from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms
+from trackwalker.diagnose.facts.account_facts import measured, told
 from trackwalker.diagnose.verdict import Action, Cause, Onset, Outcome
 from trackwalker.record.clock import utc
+from trackwalker.record.phases import LEAST_LOST_S
 
 _CITED = 4  # differences of one host
 _COMMON = 3  # of what most hosts did, tried for a sentence
@@ -58,6 +61,23 @@ def locate_limit(case: Case, symptoms: Symptoms, leading: Sequence[Examination],
     return _located(case, "before" if leading else "alone", place, [reached.cited], summary, why, onset)
 
 
+def locate_wait(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
+    """Who stood still while steps were long, by a recorded wait that no cause has."""
+    if outcome == "incident" or symptoms.stall is not None:
+        return None
+    booked = [(a, b) for a in symptoms.accounts if a.lost_s >= LEAST_LOST_S for b in a.bookings]
+    mine = [(a, b) for a, b in booked if b.cause is None and b.wait.stall is not None and b.hosts and b.share >= MOST]
+    if not mine:
+        return None
+    account, booking = max(mine, key=lambda m: m[0].lost_s * m[1].share)
+    cited = [measured(booking, book), told(case, account, book)]
+    says = "; ".join(next(i.says for i in book.items if i.id == c) for c in cited)
+    summary = f"Steps {account.steps[0]}..{account.steps[1]} waited for {', '.join(booking.hosts)}: {says}."
+    onset = Onset(time=utc(account.since), step=account.steps[0])
+    place = Suspicion(booking.hosts, (), (), (), account.since)
+    return _located(case, "alone", place, cited, summary, f"find out why: {says}", onset)
+
+
 def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
     """Who is, or became, unlike all its peers in a run at one speed that nothing else speaks of."""
     if outcome == "incident" or symptoms.slow or symptoms.names - SOFT - {"cancelled"}:
@@ -71,12 +91,12 @@ def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: Eviden
     gpus = sorted({f"{u.host}/{u.place.gpu}" for u in clearest if u.place.gpu is not None})
     devices = sorted({f"{u.host}/{u.place.device}" for u in clearest if u.place.device is not None})
     said = {item.id: item.says for item in book.items}
-    where, told = ", ".join(dict.fromkeys(u.name for u in clearest)), "; ".join(said[i] for i in cited)
+    where, seen = ", ".join(dict.fromkeys(u.name for u in clearest)), "; ".join(said[i] for i in cited)
     summary = (
         f"The run has one speed throughout, so what it costs is not known, but {where} "
-        f"{_since(clearest)}, for no known reason: {told}."
+        f"{_since(clearest)}, for no known reason: {seen}."
     )
-    why = f"take a closer look at {where}, before the next run: {told}"
+    why = f"take a closer look at {where}, before the next run: {seen}"
     place = Suspicion(tuple(hosts), tuple(gpus), tuple(devices), (), case.start or 0.0)
     return _located(case, "before" if outcome == "expected" else "alone", place, cited, summary, why)
 

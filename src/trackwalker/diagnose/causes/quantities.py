@@ -23,6 +23,7 @@ class Graph:
     held: frozenset[str]  # what setting up takes and gives back
     saving: frozenset[str]  # what a save begins with
     alike: frozenset[str]  # whose level is the same on all hosts by construction
+    wired: frozenset[str]  # whose links nobody leaves unplugged
     lost_time: frozenset[str]  # whose level is a loss by itself
     delays: frozenset[str]  # what each message or file takes
     never_the_reason: frozenset[str]

@@ -16,7 +16,7 @@ import numpy as np
 
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
-from trackwalker.diagnose.causes.quantities import Graph
+from trackwalker.diagnose.causes.quantities import Graph, graph
 from trackwalker.diagnose.deviations.sweep import MANY, owner
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
 from trackwalker.record.masks import WARM_UP_STEPS
@@ -195,7 +195,7 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
             if len(answer) == 2 and _MEDIAN in answer:
                 subject = "/".join(p for p in (host, place.gpu, place.device) if p)
                 told = {subject: sample.value, _MEDIAN: answer[_MEDIAN]}
-                spread = max(float(np.ptp(np.delete(values, i))), 1e-6 * abs(sample.value))
+                spread = max(float(np.ptp(np.delete(values, i))), 1e-6 * max(abs(sample.value), abs(answer[_MEDIAN])))
                 far = abs(sample.value - answer[_MEDIAN]) / spread
                 course = f"{function}({meaning.metric}{_braces(mine)}[{round(_BIN_S)}s])"
                 yield Unlike(meaning, kind, place, host, sample.value, answer[_MEDIAN], far, query, course, told)
@@ -244,7 +244,8 @@ def _apart(odd: Floats, rest: Floats, meaning: Meaning, kind: Kind, others: int)
     gap, spread = float(odd.min() - rest.max()), float(np.ptp(rest))
     middle = abs(float(np.median(rest)))
     if kind == "alike":
-        return spread == 0.0 and gap > _OF_LEVEL * middle and bool(np.all(odd != 0.0))  # zero: not in use
+        in_use = meaning.quantity in graph().wired or bool(np.all(odd != 0.0))  # a port at zero may have no cable
+        return spread == 0.0 and gap > _OF_LEVEL * middle and in_use
     if kind == "lost-time":
         return gap >= max(_LOST * _WHOLE.get(meaning.unit, 1.0), spread)
     if kind == "errors":

@@ -27,11 +27,11 @@ def lost_to(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> An
     mine = [(a, b) for a, b in asked if b.share >= (_NEARLY_ALL if wait in _DEVICES else MOST)]
     if mine:
         hosts = {h for _, b in mine for h in b.hosts}
-        evidence = [i for a, b in mine for i in (_measured(b, book), _told(case, a, book))]
+        evidence = [i for a, b in mine for i in (measured(b, book), told(case, a, book))]
         return Answer(True, tuple(evidence), tuple(sorted(hosts)), mine[0][0].since, _phases(a for a, _ in mine))
     if any(b.share >= SOME for _, b in asked):
         return Answer(None)  # a part of the loss: neither the cause nor ruled out
-    return Answer(False, tuple(_measured(b, book) for _, b in asked))
+    return Answer(False, tuple(measured(b, book) for _, b in asked))
 
 
 def lost_besides(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -69,7 +69,7 @@ def _elsewhere(
     if not lost:
         return Answer(False if symptoms.accounts else None)
     evidence = [
-        i for a in lost for i in (*(_measured(b, book) for b in a.bookings if b.share >= SOME), _told(case, a, book))
+        i for a in lost for i in (*(measured(b, book) for b in a.bookings if b.share >= SOME), told(case, a, book))
     ]
     return Answer(True, tuple(evidence), (), lost[0].since, _phases(lost))
 
@@ -85,7 +85,7 @@ def _phases(accounts: Iterable[Account]) -> frozenset[int] | None:
     return held or None
 
 
-def _measured(booking: Booking, book: EvidenceBook) -> str:
+def measured(booking: Booking, book: EvidenceBook) -> str:
     """The wait itself, as its query gives it back."""
     host, now, before = booking.longest, booking.during, booking.before
     longest = max(now.values, key=lambda h: (now.values[h], h)) if host not in now.values else host
@@ -98,7 +98,7 @@ def _measured(booking: Booking, book: EvidenceBook) -> str:
     return book.add("metric", query, f"{says}, {before.values[longest]:.3g} s in a faster stretch", values)
 
 
-def _told(case: Case, account: Account, book: EvidenceBook) -> str:
+def told(case: Case, account: Account, book: EvidenceBook) -> str:
     """The account in a sentence made of its own numbers."""
     shares = {name: round(share, 2) for name, share in account.shares.items()}
     carried = ", ".join(f"{100 * share:.0f} % {name}" for name, share in shares.items() if share > 0)
