@@ -90,6 +90,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
         )
     located = located or places.locate_limit(case, symptoms, leading, evidence)
     located = located or places.locate_wait(case, symptoms, outcome, evidence)
+    located = located or places.locate_late(case, symptoms, outcome, evidence)
     located = located or places.locate_unlike(case, symptoms, outcome, evidence)
     unhealthy = _unhealthy(examinations, evidence)
     alone = located is None and question is not None and question.standing == "alone"

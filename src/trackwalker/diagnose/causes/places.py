@@ -11,6 +11,8 @@ from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.quantities import graph
 from trackwalker.diagnose.causes.second_look import Located, SecondLook, Standing
+from trackwalker.diagnose.deviations.late_ranks import ENDED as LATE_FROM
+from trackwalker.diagnose.deviations.late_ranks import late_rank
 from trackwalker.diagnose.deviations.levels import Unlike, unlike_all_along
 from trackwalker.diagnose.deviations.limits import limits_ahead, limits_reached
 from trackwalker.diagnose.deviations.sweep import Deviation
@@ -76,6 +78,21 @@ def locate_wait(case: Case, symptoms: Symptoms, outcome: Outcome, book: Evidence
     onset = Onset(time=utc(account.since), step=account.steps[0])
     place = Suspicion(booking.hosts, (), (), (), account.since)
     return _located(case, "alone", place, cited, summary, f"find out why: {says}", onset)
+
+
+def locate_late(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
+    """Who ends the steps of a slow run late, where nothing that was measured of any host tells."""
+    found = late_rank(case, symptoms) if outcome == "insufficient-evidence" else None
+    if found is None:
+        return None
+    numbers = {"before_s": found.before_s, "during_s": found.during_s, "others_s": found.others_s, "steps": found.steps}
+    source = f"{LATE_FROM}: each rank's ends of the same steps, less the median of all"
+    cited = book.add("progress", source, found.says, {k: float(v) for k, v in numbers.items()})
+    summary = f"No metric tells why, but all wait for one rank: {found.says}."
+    onset = Onset(time=utc(found.since), step=case.timeline.step_at(found.since) if case.timeline else None)
+    place = Suspicion((found.host,), (), (), (), found.since)
+    why = f"see what that rank does between its steps (stacks, profile): {found.says}"
+    return _located(case, "alone", place, [cited], summary, why, onset)
 
 
 def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
