@@ -22,6 +22,7 @@ _MORE = 1.5  # times as active as before, while the run does less: that is no wo
 _MEASURES = 2  # of one host's activity that agree: one alone may be chance, or its part in the run
 _FEW_WORK_ON = 8  # one host of so many may be the one that works while all others wait
 _HUNDREDFOLD = 100.0
+_CARRIES = 0.5  # of what was lost: whatever carries less than all else together is not what it was lost to
 _TOLD = 4
 _GONE = "absent"
 
@@ -218,6 +219,8 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
         return False
     if d.kind == "absent":
         return d.gpu is not None or d.device is not None  # beside its siblings: a whole host that is silent is not it
+    if _too_little(d):
+        return False
     if d.episode.first and meaning.quantity in graph.held:
         return False  # nothing but the start lies before it
     if d.kind not in ("rose", "fell") or (d.episode.stops and d.kind == "fell" and meaning.quantity in graph.waiting):
@@ -229,6 +232,12 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
     if meaning.layer == "activity":
         return not d.episode.stops and ((d.of > 1 and _out_of_step(d, deviations)) or _beside_the_run(d))
     return meaning.worse(d.kind) and (d.after > d.before) == (d.kind == "rose")  # who fell less became no worse by it
+
+
+def _too_little(d: Deviation) -> bool:
+    """Whether seconds of each second grew by far less than each second lost: they cannot carry it."""
+    whole = {"seconds": 1.0, "microseconds": 1e6}.get(d.meaning.unit)
+    return bool(d.meaning.counts and whole and d.kind == "rose" and d.after - d.before < _CARRIES * d.episode.cost * whole)
 
 
 def _out_of_step(d: Deviation, deviations: Iterable[Deviation]) -> bool:

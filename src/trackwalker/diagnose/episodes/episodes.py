@@ -40,6 +40,7 @@ class Episode:
     reference: tuple[Span, ...]
     since: float
     masked: tuple[Span, ...] = ()
+    cost: float = 0.0  # share of its time that was lost, where that is known
 
     @property
     def stops(self) -> bool:
@@ -125,7 +126,10 @@ def _slow(symptoms: Symptoms, masked: tuple[Span, ...]) -> list[Episode]:
     full = min(p.seconds for p in fast)
     reference = tuple(_span(p) for p in fast if p.seconds <= _SAME_SPEED * full)
     longest = sorted(sorted(slow, key=lambda p: p.start - p.end)[:_MOST_PHASES], key=lambda p: p.start)
-    out = [Episode(alone(slow.index(p)), "slow", (_span(p),), reference, p.start, masked) for p in longest]
+    out = [
+        Episode(alone(slow.index(p)), "slow", (_span(p),), reference, p.start, masked, 1.0 - full / p.seconds)
+        for p in longest
+    ]
     if len(slow) > 1:
         out.append(Episode("slow", "slow", tuple(_span(p) for p in slow), reference, slow[0].start, masked))
     # A phase slower still than the one before it began with something of its own: measured by that one.

@@ -152,6 +152,9 @@ def _told(
     grown = [values[h] for h in leaking if h in values]
     if not grown:
         return Answer(None)
+    others = [v for h, v in values.items() if h not in leaking]
+    if few and others and float(np.median(others)) >= _ALIKE * max(grown):
+        return Answer(False)  # all drift alike, and a few of them by chance more steadily
     minutes = (window.end - since) / 60
     says = f"{who}: memory in use grew steadily, by up to {max(grown):.3g} GB in {minutes:.3g} min"
     order = sorted(values, key=lambda h: (h not in leaking, -values[h], h))[:_MOST_TOLD]
