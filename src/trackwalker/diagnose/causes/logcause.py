@@ -11,6 +11,7 @@ from trackwalker.logs.failures.findings import Finding
 from trackwalker.logs.failures.roles import UNCLASSIFIED
 from trackwalker.record.status import WAITS
 
+_STOOD = "(most recent call first)"
 _QUOTED = 160  # characters of the line
 _SAID = 400
 
@@ -31,7 +32,7 @@ def _playbook(finding: Finding, state: str) -> Playbook:
     if told is None:
         raise ValueError(f"the log names a cause that has no file: {finding.cause}")
     blames = finding.local or told.about_host
-    wait = finding.id in WAITS
+    wait = finding.id in WAITS or _STOOD in finding.text  # who shows where it stands was asked, and has not failed
     where = " on {hosts}" if blames and finding.hosts else ""
     caveat = f" This does not prove {finding.proves_not}." if finding.proves_not else ""
     actions = [PlaybookAction(do="next-step", why=text, risk="none", needs_approval=False) for text in finding.next]
