@@ -24,7 +24,7 @@ from trackwalker.logs.failures.line_hosts import (
     waited_for,
 )
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
-from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
+from trackwalker.logs.failures.victim_lines import OF_ITS_OWN, coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
@@ -53,6 +53,11 @@ _PYTHON = re.compile(
     r"|StopIteration|Syntax|Overflow|FloatingPoint)Error\b|\.py\b|\bpython"
 )
 
+# A number of the system's other than "no such file" and "not allowed", which are as often a path of one's own.
+_OF_THE_SYSTEM = re.compile(r"(?:Errno |os error )(?!(?:2|13)\b)\d+")
+_SAVES = re.compile(r"(?i)^(?!.*(?:load|restor|resum)).*(?:ckpt|checkpoint|\bsav(?:e|ing))")
+_LIVED = re.compile(r"(?i)mistaken")  # who is called dead says it of himself
+
 _CHECKPOINT = re.compile(
     r"(?i)ckpt|checkpoint|weight|state_?dict|safetensors|resum|pretrain|restor|global_step|optimi[sz]er|model"
 )
@@ -80,7 +85,9 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     if (group := only(groups, "kill")) and group.tier <= 4 and witnesses:
         group.become("others-lived", "a rank was killed from outside; nothing in the log says by whom")
     claimed = only(groups, "heartbeat")  # then the coordinator speaks, and accuses others
-    if claimed:
+    if claimed and any(_LIVED.search(text) for h in claimed.hits for text in (h.text, h.last_text, *h.more)):
+        claimed.tier, claimed.why = 1, "who was declared dead says so himself"
+    elif claimed:
         _heartbeat(claimed, index)
     if (group := only(groups, "coordinator-call")) and len(index.steps):
         group.become("training-began", "training had begun: all had joined, and one answers no more")
@@ -211,8 +218,14 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
         loading = (f for f in frames if not f.has("saving-frame"))
         if "No such file" in absent.first.text and any(_near(absent, frame) for frame in loading):
             absent.become("while-loading", "a file that this run expects is not in the checkpoint it loads")
-    if error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
+    saving = [f for f in frames if f.has("saving-frame") and error is not None and _near(error, f)]
+    if error is not None and error.tier == 3 and saving and all(OF_ITS_OWN.search(h.text) for h in error.hits):
+        for frame in saving:
+            frame.tier, frame.why = 4, "the program's own error, though it stood in the code that saves"
+    elif error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
         error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
+    elif error is not None and any(_OF_THE_SYSTEM.search(h.text) and _SAVES.search(h.frame) for h in error.hits):
+        error.become("while-saving", "the system refused it in the code that saves checkpoints")
     blind, library = only(groups, "no-device"), only(groups, "lacks-library")
     if blind and library and library.tier == 1 and unloaded(blind.hits, library.hits):
         blind.tier, blind.why = 3, "the library by which it would use its GPU could not be loaded"
@@ -246,17 +259,18 @@ def _named_too_much(groups: list[Group]) -> None:
             group.become("no-transport-told", "MPI did not start; its lines name no network")
     if end := only(groups, "at-the-end"):
         after = [g for g in groups if g.tier <= 4]
-        parting = [g for g in after if g.first.line >= end.first.line - _BESIDE and _parts(g, end.first.line)]
+        parting = [g for g in after if g.first.line >= end.first.line - _BESIDE and _parts(g, groups, end.first.line)]
         if after and len(parting) == len(after):
             end.tier, end.why = 3, "the program had reached its end before"
             for group in parting:
                 group.tier, group.why = 6, "it was printed on the way out"
 
 
-def _parts(group: Group, line: int) -> bool:
+def _parts(group: Group, groups: list[Group], line: int) -> bool:
     """Whether all of a class tells only of lost peers, of how processes ended or of the end itself."""
     victims = having([group], "own-end", "end-of-process", *VICTIMS)
-    return bool(victims) or all(reacts(h.text) or h.line == line for h in group.hits)
+    launchers = group.has("traceback") and not having(groups, "exception")  # whatever it raised is no error's name
+    return bool(victims) or launchers or all(reacts(h.text) or h.line == line for h in group.hits)
 
 
 def _behind_what_was_raised(groups: list[Group], index: LogIndex) -> None:

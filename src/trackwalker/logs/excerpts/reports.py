@@ -1,0 +1,93 @@
+"""What somebody who reports a run shows and says: stacks of ranks that wait, GPUs that only spin, remarks of his own.
+
+Nobody cuts out a piece of a log, looks at stacks or writes a sentence beside it for a run that is well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from trackwalker.logs.excerpts.machines import Shown
+from trackwalker.logs.excerpts.programs import BY_HAND, NO_MORE
+from trackwalker.logs.formats.stacks import RankStack, parse
+
+_MAIN = re.compile(r"^Thread (?P<id>\S+) \([^)]*\): \"MainThread\"")
+_SAVES = re.compile(r"(?i)checkpoint|\bsave|serializ|\bckpt")
+_SEVERAL = 2
+_BOX = re.compile(r"(?P<draw>\d+)W\s*/\s*(?P<cap>\d+)W\s*\|[^|]*\|\s*(?P<busy>\d+)%")
+_SPINS, _LITTLE = 99, 0.45  # percent; of the limit: who computes draws more
+_FILLED = re.compile(
+    r"(?i)\b(?:cpu|host|system|node|virtual|ram)\b[^|]{0,40}?\b(?:mem(?:ory)?|ram|used)\b.{0,60}?(?<![\d.])(?P<much>\d{1,3}(?:\.\d+)?) ?%"  # noqa: E501
+)
+_FULL = 95.0  # percent of the host's memory
+_A_RUN = re.compile(
+    r"(?i)\b(?:it|iter|iters|iterations?|steps?|epochs?)\b\W{0,3}\d|\d+/\d+ \[|\bloss\W{1,4}\d|(?:s|sec)/(?:it|step)\b|it/s\b|MiB /|\brank ?\d"  # noqa: E501
+)
+_REMARK = re.compile(r"^\s*(?:#+|>+|--+|\(|\*+|//)?\s*(?P<said>[A-Za-z0-9'`\"].*)$")
+_LOGGED = re.compile(
+    r"^\W{0,3}\d{4}-\d\d|^\W{0,3}\d\d:\d\d|\b(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b|\]:? |\w=\S|^[\w.@-]+[:~]\S*[$#]|\$ |%\|"  # noqa: E501
+)
+_SENTENCE = re.compile(
+    r"\b(?:the|a|an|is|are|was|were|it|its|this|that|there|then|and|of|in|on|at|with|for|but|we|i|they|all|here|to|from)\b",  # noqa: E501
+    re.IGNORECASE,
+)
+_TROUBLE = re.compile(
+    r"(?i)\b(?:no|not|never|nobody|nothing|none|ends?|ended|ending|last|stops?|stopped|stands?|stood|gone|dead|dies|died|left|killed|"  # noqa: E501
+    r"still|later|slow\w*|longer|twice|third time|again|takes?|took|instead|where it was|than (?:before|usual|expected)|drops?|idle|waits?|waiting)\b"  # noqa: E501
+)
+_WELL = re.compile(r"(?i)\b(?:healthy|fine|as expected|looks good|all good|normal run|no (?:problem|error|issue)s?)\b")
+_MAY_BE = re.compile(r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|consider|please|example|usage)\b")
+_SLOWER = re.compile(
+    r"(?i)\bslow\w*|\blonger\b|\b(?:takes?|took)\b|\bthan (?:before|usual|expected)\b|\bdrops?\b|util|%"
+)
+_WORDS = 5
+
+
+def stood_together(lines: Sequence[str]) -> Iterator[Shown]:
+    """Main threads of several processes, of which most wait for others, in a run that is told to stand."""
+    asked = next((at for at, line in enumerate(lines) if NO_MORE.search(line) or BY_HAND.search(line, 0, 400)), None)
+    heads = {match["id"]: at for at, line in enumerate(lines) if (match := _MAIN.match(line))}
+    if asked is None or len(heads) < _SEVERAL:
+        return
+    threads = [t for t in parse("\n".join(lines)) if t.name == "MainThread"]
+    stacks = [RankStack(n, "", frames=thread.frames) for n, thread in enumerate(threads) if thread.frames]
+    waiting = [s for s in stacks if s.waits]
+    others = [s for s in stacks if not s.waits]
+    if not waiting or len(stacks) < _SEVERAL:
+        return
+    first = min(heads.values())
+    if any(s.in_data for s in others):
+        yield "dataloader-hang", first, f"one stands in its loader, the others wait: {lines[first].strip()}"
+    elif not any(_SAVES.search(frame.key) for s in others for frame in s.frames):
+        yield "held-up", first, f"they wait for others: {lines[first].strip()}"
+
+
+def filled_before_the_kill(lines: Sequence[str]) -> Iterator[Shown]:
+    """The host's memory was all but full by the program's own last count of it, and the process was killed."""
+    told = [(at, m) for at, line in enumerate(lines) if (m := _FILLED.search(line, 0, 400))]
+    if told and _FULL <= float(told[-1][1]["much"]) <= 100:
+        yield "oom-host", told[-1][0], lines[told[-1][0]].strip()
+
+
+def spinning(lines: Sequence[str]) -> Iterator[Shown]:
+    """GPUs that are all busy and draw little power wait for each other: nothing computes."""
+    rows = [(at, match) for at, line in enumerate(lines) if (match := _BOX.search(line))]
+    low = [at for at, m in rows if int(m["busy"]) >= _SPINS and int(m["draw"]) < _LITTLE * int(m["cap"])]
+    if len(low) >= _SEVERAL and len(low) == len(rows):
+        yield "slow-words", low[0], f"busy and idle at once: {lines[low[0]].strip()}"
+
+
+def remarks(lines: Sequence[str]) -> Iterator[Shown]:
+    """A person's own sentence about what is missing, late or over, beside lines of a run."""
+    if not any(_A_RUN.search(line, 0, 400) for line in lines):
+        return
+    for at, line in enumerate(lines):
+        match = _REMARK.match(line) if len(line) < 600 else None
+        said = match["said"] if match else ""
+        if len(said.split()) < _WORDS or (_LOGGED.search(said) and not line.lstrip().startswith(("#", ">", "("))):
+            continue
+        sentence = len({m.group().lower() for m in _SENTENCE.finditer(said)}) >= _SEVERAL
+        if sentence and _TROUBLE.search(said) and not _WELL.search(said) and not _MAY_BE.search(said):
+            yield "slow-words", at, f"{'' if _SLOWER.search(said) else 'stands: '}{line.strip()}"
+            return
