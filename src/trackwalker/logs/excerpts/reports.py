@@ -28,18 +28,22 @@ _REMARK = re.compile(r"^\s*(?:#+|>+|--+|\(|\*+|//)?\s*(?P<said>[A-Za-z0-9'`\"].*
 _LOGGED = re.compile(
     r"^\W{0,3}\d{4}-\d\d|^\W{0,3}\d\d:\d\d|\b(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b|\]:? |\w=\S|^[\w.@-]+[:~]\S*[$#]|\$ |%\|"  # noqa: E501
 )
+_SPEAKS = re.compile(  # a program, by its name or its level before what it says
+    r"^(?!(?:Subject|Re|Report\w*|Notes?|Problem|Symptoms?|Summary|Observed|Context|Question)\b)(?:\S+|(?i:error|warning|fatal)\b[^:]{0,40}): "  # noqa: E501
+)
 _SENTENCE = re.compile(
-    r"\b(?:the|a|an|is|are|was|were|it|its|this|that|there|then|and|of|in|on|at|with|for|but|we|i|they|all|here|to|from)\b",  # noqa: E501
+    r"\b(?:the|a|an|is|are|was|were|it|its|this|that|there|then|and|of|in|on|at|with|for|but|we|i|they|all|here|to|from)\b",
     re.IGNORECASE,
 )
 _TROUBLE = re.compile(
-    r"(?i)\b(?:no|not|never|nobody|nothing|none|ends?|ended|ending|last|stops?|stopped|stands?|stood|gone|dead|dies|died|left|killed|"  # noqa: E501
-    r"still|later|slow\w*|longer|twice|third time|again|takes?|took|instead|where it was|than (?:before|usual|expected)|drops?|idle|waits?|waiting)\b"  # noqa: E501
+    r"(?i)\b(?:no|not|never|nobody|nothing|none|ends?|ended|stops?|stopped|stands?|stood|gone|dead|dies|died|killed|still|later|slow|slower|slowly|"
+    r"(?:the|its) last|twice|third time|(?:takes?|took|needs?) (?:about |only )?\d+|left (?:it|running)|than (?:before|usual|expected)|drops?|dropped|idle|waits?|waiting"  # noqa: E501
+    r"|for (?:\w+ )?(?:minutes?|min|hours?|h|days?))\b"
 )
 _WELL = re.compile(r"(?i)\b(?:healthy|fine|as expected|looks good|all good|normal run|no (?:problem|error|issue)s?)\b")
 _MAY_BE = re.compile(r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|consider|please|example|usage)\b")
 _SLOWER = re.compile(
-    r"(?i)\bslow\w*|\blonger\b|\b(?:takes?|took)\b|\bthan (?:before|usual|expected)\b|\bdrops?\b|util|%"
+    r"(?i)\bslow\w*|\b(?:takes?|took|needs?) (?:about |only )?\d+|\bthan (?:before|usual|expected)\b|\bdrops?\b|util|%"
 )
 _WORDS = 5
 
@@ -79,13 +83,18 @@ def spinning(lines: Sequence[str]) -> Iterator[Shown]:
 
 
 def remarks(lines: Sequence[str]) -> Iterator[Shown]:
-    """A person's own sentence about what is missing, late or over, beside lines of a run."""
+    """A person's own sentence about what is missing, late or over, beside lines of a run.
+
+    Whoever explains how to use a program tells what may be; who reports tells what was.
+    """
     if not any(_A_RUN.search(line, 0, 400) for line in lines):
         return
     for at, line in enumerate(lines):
         match = _REMARK.match(line) if len(line) < 600 else None
         said = match["said"] if match else ""
         if len(said.split()) < _WORDS or (_LOGGED.search(said) and not line.lstrip().startswith(("#", ">", "("))):
+            continue
+        if _SPEAKS.match(said):
             continue
         sentence = len({m.group().lower() for m in _SENTENCE.finditer(said)}) >= _SEVERAL
         if sentence and _TROUBLE.search(said) and not _WELL.search(said) and not _MAY_BE.search(said):

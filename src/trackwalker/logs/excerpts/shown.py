@@ -41,6 +41,7 @@ _LONGEST = 1 << 16  # bytes
 _SLOWS = 7  # the tier of what slows a run and does not end it
 _QUOTED = 400
 _LAST_FEW = 3  # lines
+_LOADER = "dataloader-hang"  # of the stacks of ranks that wait and of one that does not, the latter is why
 _KILLS = ("host-memory-leak", "oom-host")
 _BY_HAND = re.compile(
     r"\^C|\bsignal:? 2\b|\b2 death signal|SIGINT"
@@ -63,10 +64,13 @@ _STACK = re.compile(r"^\s+(?:File \"|[\w<>.]+ \(|#\d+ |at )")
 _MEETS = re.compile(
     r"(?i)rendezvous|init_process_group|process group|\bwaiting for .{0,40}(?:workers?|ranks?|peers?|nodes?|hosts?|processes|members|master|leader)\b|master_addr|\b(?:re)?join(?:ed|ing)?\b|init_distributed|distributed init|distributed service|\bconnecting to \S+:\d"  # noqa: E501
 )
+_IN_STORE = re.compile(  # a process that cannot be interrupted, and what in the kernel it waits for
+    r"\sD[slN+<L]{0,4}\s+(?:\S+\s+){0,2}?\w*(?:nfs|rpc_wait|cl_|ll_|lustre|fuse|xfs|ext4|jbd2|btrfs|ceph|gpfs|io_schedule|folio|wait_on_page|osc_|mdc_)"
+)
 _SPINS = re.compile(r"(?<![\d.])(?:9[0-9]|100) ?%")  # several GPUs: that is how waiting for a collective looks
 _IDLES = re.compile(r"(?<![\d.])0 ?%.*\d ?MiB|\d ?MiB.*(?<![\d.])0 ?%")
 _TOGETHER = re.compile(
-    r"(?i)\b[nr]ccl\b|gloo\b|all_?-?(?:reduce|gather)|reduce_?scatter|broadcast|\ball-?to-?all|barrier|sync_global|collective|\bmpi(?:run|exec)\b"  # noqa: E501
+    r"(?i)\b[nr]ccl\b|gloo\b|all_?-?(?:reduce|gather)|reduce_?scatter|broadcast|\ball-?to-?all|barrier|sync_global|collective|\bmpi(?:run|exec)\b"
     r"|torchrun|\bsrun\b|\bdeepspeed\b|accelerate launch|\b(?:ddp|fsdp)\b|\[rank ?[1-9]|\brank[ :=]?[1-9]|\btask=[1-9]|\b(?:n_?nodes|num_nodes|world_?size|num_processes)\W{1,3}(?:[2-9]|\d\d)"  # noqa: E501
     r"|\b(?:two|both|four|[2-9]|\d\d+) (?:nodes|hosts|machines)\b|weight sync|xccl|/NET/|\bdistributed\b"
 )
@@ -106,7 +110,7 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
             said.setdefault(each[0], []).append(each)
         for each in odd_numbers(lines, found) if "slow-words" not in said else ():
             said.setdefault(each[0], []).append(each)
-        for each in chain(spinning(lines), remarks(lines)) if "slow-words" not in said else ():
+        for each in chain(spinning(lines), remarks(own)) if "slow-words" not in said else ():
             said.setdefault(each[0], []).append(each)
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
@@ -137,6 +141,8 @@ def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
     last = own[-1] if own else ""
     if any(LOADS.search(line) for line in lines if _STACK.match(line)):
         return "data"  # where it stands now says more than what it told last
+    if any(_IN_STORE.search(line) for line in lines):
+        return "storage"
     if _WRITES.search(last) or (remark and any(_WRITES.search(line) for line in own[-_LAST_FEW:])):
         return "storage"
     if _READS_DATA.search(last):
@@ -162,7 +168,7 @@ def _ends_by_hand(signature: Signature, told: Sequence[Shown]) -> bool:
 
 def _hit(signature: Signature, told: Sequence[Shown], file: str, killed: bool, kind: str) -> Hit:
     # What a table shows slowed the run, and an error beside it says more; but memory that only grows gets one killed.
-    if 1 <= signature.order <= 4 and not (killed and signature.cause in _KILLS):
+    if 1 <= signature.order <= 4 and not (killed and signature.cause in _KILLS) and signature.id != _LOADER:
         signature = signature.model_copy(update={"tier": _SLOWS, "traits": []})
     (_, first, text), (_, last, _) = told[0], told[-1]
     return Hit(signature, None, first + 1, text[:_QUOTED], file, None, len(told), last + 1, kind=kind)

@@ -24,7 +24,8 @@ from trackwalker.logs.failures.line_hosts import (
     waited_for,
 )
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
-from trackwalker.logs.failures.victim_lines import OF_ITS_OWN, coordinator_mute, demote_hearsay, told_by_the_missing
+from trackwalker.logs.failures.saving import around_checkpoints, near
+from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
@@ -32,7 +33,6 @@ STEPS_AFTER = 3  # a run that completes this many further steps did not die of w
 KILLED = frozenset({137})
 CANCELS = frozenset({130, 143})
 _REPORT, _BESIDE = 8, 3  # lines
-_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b|NET/OFI .*completed with error")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
 _EITHER = re.compile(r"(?i)either an error or (?:a )?timeout|failed or timed out")
@@ -53,9 +53,6 @@ _PYTHON = re.compile(
     r"|StopIteration|Syntax|Overflow|FloatingPoint)Error\b|\.py\b|\bpython"
 )
 
-# A number of the system's other than "no such file" and "not allowed", which are as often a path of one's own.
-_OF_THE_SYSTEM = re.compile(r"(?:Errno |os error )(?!(?:2|13)\b)\d+")
-_SAVES = re.compile(r"(?i)^(?!.*(?:load|restor|resum)).*(?:ckpt|checkpoint|\bsav(?:e|ing))")
 _LIVED = re.compile(r"(?i)mistaken")  # who is called dead says it of himself
 
 _CHECKPOINT = re.compile(
@@ -103,7 +100,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         codes = [e.code for e in index.facts.exits if e.code not in CANCELS]
         if codes and codes[0] in (139, 135):
             group.become("crash-code", f"exit code {codes[0]}")
-    never_worked = not len(index.steps) and not index.facts.header
+    never_worked = not len(index.steps) and not index.facts.header and not index.places.counted
     # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
     was_up = any(g.has("own-end") and kind_of_cause(g.cause) == "network" for g in groups)  # what goes down was up
     transfers = only(groups, "transfer") if never_worked and not was_up else None
@@ -210,22 +207,7 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
     for lost in having(groups, "lost-peer"):
         if lost.tier <= 4 and any(_beside(h, g.first) for g in why for h in lost.hits):
             lost.tier, lost.why = 6, "the lines beside it say why the peer is gone"
-    error, frames = only(groups, "exception"), having(groups, "checkpoint-frame")
-    for disk in having(groups, "disk-or-mount"):
-        if any(_near(disk, frame) for frame in having(groups, "saving-frame")):
-            disk.become("while-saving", "it was raised while a checkpoint was written")
-    for absent in having(groups, "absent-file"):
-        loading = (f for f in frames if not f.has("saving-frame"))
-        if "No such file" in absent.first.text and any(_near(absent, frame) for frame in loading):
-            absent.become("while-loading", "a file that this run expects is not in the checkpoint it loads")
-    saving = [f for f in frames if f.has("saving-frame") and error is not None and _near(error, f)]
-    if error is not None and error.tier == 3 and saving and all(OF_ITS_OWN.search(h.text) for h in error.hits):
-        for frame in saving:
-            frame.tier, frame.why = 4, "the program's own error, though it stood in the code that saves"
-    elif error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
-        error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
-    elif error is not None and any(_OF_THE_SYSTEM.search(h.text) and _SAVES.search(h.frame) for h in error.hits):
-        error.become("while-saving", "the system refused it in the code that saves checkpoints")
+    around_checkpoints(groups)
     blind, library = only(groups, "no-device"), only(groups, "lacks-library")
     if blind and library and library.tier == 1 and unloaded(blind.hits, library.hits):
         blind.tier, blind.why = 3, "the library by which it would use its GPU could not be loaded"
@@ -246,7 +228,7 @@ def _named_too_much(groups: list[Group]) -> None:
             _CHECKPOINT.search(each) for each in told
         ):
             group.become("of-the-data", "what could not be read is a file of the data")
-        elif any(_near(group, orphan) for orphan in having(groups, "orphan")):
+        elif any(near(group, orphan) for orphan in having(groups, "orphan")):
             group.become(
                 "from-its-parent", "a child could not read what its parent should have sent: the parent was gone"
             )
@@ -334,11 +316,6 @@ def _waited(hit: Hit) -> bool:
 def _beside(one: Hit, other: Hit) -> bool:
     """Whether two lines are of one report: who lost a peer, and what became of it."""
     return one.file == other.file and abs(one.line - other.line) <= _REPORT
-
-
-def _near(error: Group, frame: Group) -> bool:
-    """Whether an error line and a frame belong to one traceback, or to those of ranks that failed together."""
-    return any(e.file == f.file and abs(e.line - f.line) <= _TRACEBACK for e in error.hits for f in frame.hits)
 
 
 def _who_is_missing(group: Group, groups: list[Group], index: LogIndex) -> None:
