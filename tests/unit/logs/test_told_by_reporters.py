@@ -70,6 +70,13 @@ CASES = {
     "counters that did not move": ("step 4 loss 2.0\npacket_seq_err / out_of_sequence: unchanged over 60 s\n", None),
     "a loss scale that is looked for": (f"[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4096, reducing to 2048\n{STEPS}", None),  # noqa: E501
     "a receiver that is gone": ("NCCL WARN NET/OFI Request 0x1 completed with error. RC: 2. Error: 15 (Unresponsive receiver)\n", "nccl-error"),  # noqa: E501
+    "shares of the processors that were used up": ("nr_periods 4100\nnr_throttled 3911\nthrottled_usec 91882\nstep 4 loss 2.0\n", "cpu-contention"),  # noqa: E501
+    "shares that sufficed": ("nr_periods 4100\nnr_throttled 12\nthrottled_usec 9188\nstep 4 loss 2.0\n", None),
+    "a brake that lowers the clock": (
+        "    Clocks Event Reasons\n        Idle                              : Not Active\n        HW Slowdown                       : Active\n"  # noqa: E501
+        "            HW Thermal Slowdown           : Not Active\n            HW Power Brake Slowdown       : Active\n",
+        "gpu-power-cap",
+    ),
     "a one-line report": ("job exited with code 137\n", "unknown-death"),
 }  # fmt: skip
 
@@ -93,6 +100,11 @@ def test_what_a_report_says(tmp_path: Path, name: str) -> None:
         # A heartbeat that others miss is of the class of who is gone, not of the clock.
         ("step 8 loss 2\nE coordination_service.cc:9] UNAVAILABLE: Task /job:jax_worker/replica:0/task:7 heartbeat timeout.\n", "scheduler"),  # noqa: E501
         ("error: commlib error: got read error (closing \"n8/shepherd_ijs/1\")\n", "network"),
+        ("INFO [shm.py:4] No available shared memory broadcast block found in 60 second.\nrank 1 waits\n", "network"),
+        (
+            "GPU 00000000:17:00.0\n    Clocks Event Reasons\n        Idle                              : Not Active\n        HW Slowdown                       : Active\n",  # noqa: E501
+            "device",
+        ),
         ("MPI_ABORT was invoked on rank 5 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n", "program"),
         ("Warning  ReachedMaxRestarts 2m  jobset  jobset failed due to reaching max number of restarts\n", "program"),
     ],

@@ -56,7 +56,7 @@ _SLOW_WORDS = re.compile(
 NO_MORE = re.compile(
     r"(?i)\b(?:hangs?|hung|freez\w+|frozen|stuck|stalls?|stalled)\b(?! (?:at|in) (?:a )?breakpoint)"
     r"|\bno (?:further|more|new) (?:output|progress|lines?|steps?|log)\b|\bnothing (?:more |else |further )?(?:is |was )?printed\b"  # noqa: E501
-    r"|\bno (?:output|progress|log|lines?) (?:for|since|after)\b|\bnothing (?:more|else|further|new)(?: (?:from|for|since|after|on|in)\b|\W{0,3}$)"  # noqa: E501
+    r"|\bno available\b.{0,60}\b(?:in|for|after) \d+ ?(?:s|sec|seconds?)\b|\bno (?:output|progress|log|lines?) (?:for|since|after)\b|\bnothing (?:more|else|further|new)(?: (?:from|for|since|after|on|in)\b|\W{0,3}$)"  # noqa: E501
 )
 
 BY_HAND = re.compile(
@@ -215,7 +215,7 @@ _OFTEN_SLOW = 0.3  # of all steps
 ODD = {  # what numbers show that no healthy run has, and its class
     "some steps are slow": "time", "slower than the other run": "time", "slower on more nodes": "network",
     "the loss rises": "program", "the loss jumps": "program", "used memory only rises": "memory",
-    "less bandwidth than the others": "network", "far behind the others": "time", "busy and idle at once": "network",
+    "less bandwidth than the others": "network", "far behind the others": "time", "busy and idle at once": "network", "held back by itself": "device",
 }  # fmt: skip
 _FEWEST = 3  # before and after
 _JUMPED, _BLOW, _PART = 8, 4.0, 0.1  # moves; times the usual one; of what it was
