@@ -11,6 +11,7 @@ from tests.support.triage_logs import triage_text
 from trackwalker.errors import NotAJobError
 
 STEPS = "".join(f"iter {i} loss 2.{i} 0.51 s\n" for i in range(3))
+TIMED = "".join(f"10:00:0{i} step {100 + i} loss 2.{i}\n" for i in range(1, 8, 2))
 SPY = 'Thread {pid} ({state}): "MainThread"\n    {top}\n    train (run.py:88)\n'
 WAITS = "_value (jax/_src/array.py:12)"
 BOX = "|  {i}  Card X   On | 00000000:1{i}:00.0 Off |  0 |\n| 30%  50C  P2   {draw}W / 350W |  9000MiB / 49140MiB |  {busy}%  Default |\n"  # noqa: E501
@@ -77,6 +78,11 @@ CASES = {
         "            HW Thermal Slowdown           : Not Active\n            HW Power Brake Slowdown       : Active\n",
         "gpu-power-cap",
     ),
+    "GPUs that hold a program and rest": (STEPS + BOX.format(i=0, draw=60, busy=0) + BOX.format(i=1, draw=61, busy=0), "unclassified"),  # noqa: E501
+    "somebody looks into it afterwards": (f"{STEPS}$ kubectl get pods -l job=a\nNAME  READY  STATUS   RESTARTS  AGE\na-0   1/1    Running  0         5h\n", "unclassified"),  # noqa: E501
+    "somebody starts it": (f"$ date\nMon Mar  2 14:01:00 UTC 2026\n$ python a.py\n{STEPS}", None),
+    "no step for long": (TIMED + "".join(f"10:{m:02d}:00 alive\n" for m in range(5, 40, 5)), "unclassified"),
+    "a save after the last step": (f"{TIMED}10:00:09 saving\n10:02:07 saved\n", None),
     "a one-line report": ("job exited with code 137\n", "unknown-death"),
 }  # fmt: skip
 

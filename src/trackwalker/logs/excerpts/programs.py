@@ -215,7 +215,9 @@ _OFTEN_SLOW = 0.3  # of all steps
 ODD = {  # what numbers show that no healthy run has, and its class
     "some steps are slow": "time", "slower than the other run": "time", "slower on more nodes": "network",
     "the loss rises": "program", "the loss jumps": "program", "used memory only rises": "memory",
-    "less bandwidth than the others": "network", "far behind the others": "time", "busy and idle at once": "network", "held back by itself": "device",
+    "less bandwidth than the others": "network", "far behind the others": "time", "busy and idle at once": "network",
+    "held back by itself": "device",
+    "held and idle": "program",
 }  # fmt: skip
 _FEWEST = 3  # before and after
 _JUMPED, _BLOW, _PART = 8, 4.0, 0.1  # moves; times the usual one; of what it was

@@ -26,7 +26,14 @@ from trackwalker.logs.excerpts.programs import (
     slow_words,
     slower_steps,
 )
-from trackwalker.logs.excerpts.reports import filled_before_the_kill, remarks, spinning, stood_together
+from trackwalker.logs.excerpts.reports import (
+    filled_before_the_kill,
+    looked_into,
+    no_step_since,
+    remarks,
+    spinning,
+    stood_together,
+)
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
 from trackwalker.logs.failures.kinds import kind_of
@@ -110,7 +117,11 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
             said.setdefault(each[0], []).append(each)
         for each in odd_numbers(lines, found) if "slow-words" not in said else ():
             said.setdefault(each[0], []).append(each)
-        for each in chain(spinning(lines), remarks(own)) if "slow-words" not in said else ():
+        for each in (
+            chain(spinning(lines), remarks(own), looked_into(lines), no_step_since(lines))
+            if "slow-words" not in said
+            else ()
+        ):
             said.setdefault(each[0], []).append(each)
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
