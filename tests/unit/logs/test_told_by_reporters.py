@@ -83,6 +83,8 @@ CASES = {
     "somebody starts it": (f"$ date\nMon Mar  2 14:01:00 UTC 2026\n$ python a.py\n{STEPS}", None),
     "no step for long": (TIMED + "".join(f"10:{m:02d}:00 alive\n" for m in range(5, 40, 5)), "unclassified"),
     "a save after the last step": (f"{TIMED}10:00:09 saving\n10:02:07 saved\n", None),
+    "a wait in each step whose time has no name": ("".join(f"it {i}: 1.9{i} s (data 1.6{i} s)\n" for i in range(5)), "input-stall"),  # noqa: E501
+    "a warning of what is done instead": (f"NCCL WARN Could not find a path for pattern 4, falling back to simple order\n{STEPS}", None),  # noqa: E501
     "a one-line report": ("job exited with code 137\n", "unknown-death"),
 }  # fmt: skip
 
@@ -111,6 +113,7 @@ def test_what_a_report_says(tmp_path: Path, name: str) -> None:
             "GPU 00000000:17:00.0\n    Clocks Event Reasons\n        Idle                              : Not Active\n        HW Slowdown                       : Active\n",  # noqa: E501
             "device",
         ),
+        (f"# no progress for 40 minutes\n{SPY.format(pid=4, state='idle', top='save (torch/serialization.py:12)')}", "storage"),  # noqa: E501
         ("MPI_ABORT was invoked on rank 5 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n", "program"),
         ("Warning  ReachedMaxRestarts 2m  jobset  jobset failed due to reaching max number of restarts\n", "program"),
     ],

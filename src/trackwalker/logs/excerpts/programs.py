@@ -126,6 +126,8 @@ def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
         waits = next((much for name, much in told if _INPUT.match(name)), None)
         whole = next((much for name, much in told if _WHOLE.match(name)), None)
         work = [much for name, much in told if _WORK.match(name)]
+        if whole is None and not work and waits is not None:  # the step's own time has no name beside the wait's
+            whole = max((float(m[1]) for m in _PLAIN.finditer(line, 0, 600)), default=None)
         total = whole if whole is not None else (waits or 0.0) + sum(work) if work else None
         if waits is not None and total and waits <= total:
             waited.append((waits, total, at))

@@ -68,6 +68,9 @@ _READS_DATA = re.compile(
     r"(?i)^\W*(?:map|filter|generating|tokeniz\w+|loading)\b.{0,40}(?:\d+%\||data ?set|data|examples|split)|data_?loader|first batch"  # noqa: E501
 )
 _STACK = re.compile(r"^\s+(?:File \"|[\w<>.]+ \(|#\d+ |at )")
+_SAVES_NOW = re.compile(  # noqa: E501
+    r"(?i)torch/serialization|\bsave_?(?:checkpoint|state|model)\w* \(|checkpointer?\w*\.py|orbax|tensorstore"
+)
 _MEETS = re.compile(
     r"(?i)rendezvous|init_process_group|process group|\bwaiting for .{0,40}(?:workers?|ranks?|peers?|nodes?|hosts?|processes|members|master|leader)\b|master_addr|\b(?:re)?join(?:ed|ing)?\b|init_distributed|distributed init|distributed service|\bconnecting to \S+:\d"  # noqa: E501
 )
@@ -152,6 +155,8 @@ def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
     last = own[-1] if own else ""
     if any(LOADS.search(line) for line in lines if _STACK.match(line)):
         return "data"  # where it stands now says more than what it told last
+    if any(_SAVES_NOW.search(line) for line in lines if _STACK.match(line)):
+        return "storage"
     if any(_IN_STORE.search(line) for line in lines):
         return "storage"
     if _WRITES.search(last) or (remark and any(_WRITES.search(line) for line in own[-_LAST_FEW:])):
