@@ -85,6 +85,8 @@ CASES = {
     "a save after the last step": (f"{TIMED}10:00:09 saving\n10:02:07 saved\n", None),
     "a wait in each step whose time has no name": ("".join(f"it {i}: 1.9{i} s (data 1.6{i} s)\n" for i in range(5)), "input-stall"),  # noqa: E501
     "a warning of what is done instead": (f"NCCL WARN Could not find a path for pattern 4, falling back to simple order\n{STEPS}", None),  # noqa: E501
+    "a letter about something else": ("Dear all,\nthere is no news from the vendor, so the plan is still at step 2.\n", None),  # noqa: E501
+    "a word of the program between its steps": (f"{STEPS}No improvement in the last 3 evaluations, the rate is halved\n{STEPS}", None),  # noqa: E501
     "a one-line report": ("job exited with code 137\n", "unknown-death"),
 }  # fmt: skip
 

@@ -130,14 +130,16 @@ def remarks(lines: Sequence[str]) -> Iterator[Shown]:
 
     Whoever explains how to use a program tells what may be; who reports tells what was.
     """
-    if not any(_A_RUN.search(line, 0, 400) for line in lines):
-        return
+    ran = [at for at, line in enumerate(lines) if _A_RUN.search(line, 0, 400)]
     for at, line in enumerate(lines):
         match = _REMARK.match(line) if len(line) < 600 else None
         said = match["said"] if match else ""
         if len(said.split()) < _WORDS or (_LOGGED.search(said) and not line.lstrip().startswith(("#", ">", "("))):
             continue
-        if _SPEAKS.match(said):
+        if _SPEAKS.match(said) or not set(ran) - {at}:
+            continue
+        marked = line.lstrip().startswith(("#", ">", "(", "--"))
+        if not marked and min(ran) < at < max(ran):  # the run went on after it
             continue
         sentence = len({m.group().lower() for m in _SENTENCE.finditer(said)}) >= _SEVERAL
         if sentence and _TROUBLE.search(said) and not _WELL.search(said) and not _MAY_BE.search(said):

@@ -68,7 +68,7 @@ _READS_DATA = re.compile(
     r"(?i)^\W*(?:map|filter|generating|tokeniz\w+|loading)\b.{0,40}(?:\d+%\||data ?set|data|examples|split)|data_?loader|first batch"  # noqa: E501
 )
 _STACK = re.compile(r"^\s+(?:File \"|[\w<>.]+ \(|#\d+ |at )")
-_SAVES_NOW = re.compile(  # noqa: E501
+_SAVES_NOW = re.compile(
     r"(?i)torch/serialization|\bsave_?(?:checkpoint|state|model)\w* \(|checkpointer?\w*\.py|orbax|tensorstore"
 )
 _MEETS = re.compile(
