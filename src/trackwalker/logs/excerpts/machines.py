@@ -64,6 +64,9 @@ def _judge(row: Row, others: Sequence[Row], at: dict[str, int], lines: Sequence[
         yield shown("throttled", "thermal slowdown")
     if any("brake" in n for n in active):
         yield shown("power-capped", "brake")
+    if any(n.endswith("hw slowdown") for n in active) and not any("thermal" in n or "brake" in n for n in active):
+        at_row = shown("slow-words", "hw slowdown")  # heat or power: the flag of both
+        yield at_row[0], at_row[1], f"held back by itself: {at_row[2]}"
     limit = row.number("power", "limit", without=("default", "max", "min", "requested"))
     usual = row.number("default", "limit")
     if limit is not None and usual and limit < _LOWERED * usual:
@@ -137,6 +140,7 @@ _WAITS = re.compile(r"(?P<waits>[\d.]+)[ %]*wa\b")
 _STOPPED_FOR_DISKS = 30.0  # percent of all processors' time
 _FULL_DISK, _LONG_WAIT = 90.0, 20.0  # percent; milliseconds: a fast disk is busy all the time and answers at once
 _IDLE, _PINNED = 80.0, 90.0
+_PERIODS, _OF_PERIODS = re.compile(r"^\s*nr_(periods|throttled)\s+(\d+)\s*$"), 0.25  # a cgroup's cpu.stat
 _CORES = 4
 _SAMPLES = 4
 _GROWS = 1.5  # times the first
@@ -164,6 +168,7 @@ def busy_hosts(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     yield from _processors(lines)
     yield from _more_than_cores(lines)
     yield from _pinned(lines)
+    yield from _held_by_a_quota(lines)
     yield from _memory(lines)
 
 
@@ -194,6 +199,14 @@ def _more_than_cores(lines: Sequence[str]) -> Iterator[Shown]:
         if match and float(match["bare"] or match["average"]) >= _CROWDED * max(counts):
             yield "cpu-throttled", at, line.strip()
             return
+
+
+def _held_by_a_quota(lines: Sequence[str]) -> Iterator[Shown]:
+    """Processes that used up their share of the processors in a good part of all periods."""
+    told = {m[1]: (at, int(m[2])) for at, line in enumerate(lines) if (m := _PERIODS.match(line))}
+    if {"periods", "throttled"} <= told.keys() and told["throttled"][1] >= _OF_PERIODS * told["periods"][1] > 0:
+        at = told["throttled"][0]
+        yield "cpu-throttled", at, lines[at].strip()
 
 
 def _pinned(lines: Sequence[str]) -> Iterator[Shown]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from statistics import median
 
+from trackwalker.logs.excerpts.compilations import compiled_again
 from trackwalker.logs.excerpts.machines import Shown
 from trackwalker.logs.excerpts.tables import RATE, Table, number_of, per_second
 from trackwalker.logs.failures.structure import warns
@@ -32,16 +33,7 @@ LOADS = re.compile(
     r"(?i)dataloader|data_?load|train_dataloader|_next\b.*data|get_train_batch|input_pipeline|IteratorGetNext"
 )
 _HALF = 50.0  # percent of the whole
-_COMPILES = re.compile(
-    r"(?i)\b(?:re)?(?:compiling|tracing)\b(?: function| module)? [`'\"]?(?P<what>[A-Za-z_][\w.<>]*)\b(?P<shapes>.{0,400})"  # noqa: E501
-)
-_COMPILE_ID = re.compile(r"\] \[(?P<frame>\d+)/(?P<count>\d+)\] ")
-_OUT_OF = re.compile(r"(?P<much>\d+) out of the last \d+ calls to .{1,200}retrac")
-_METRIC = re.compile(r"^(?:Metric|Counter): (?P<name>\w+)")
-_VALUE = re.compile(r"^\s+(?:TotalSamples|Value): (?P<much>\d+)")
 _SETS_UP = 3  # lines at the end
-_AGAIN = 3  # times, in different shapes
-_OFTEN = 8  # compilations of one frame
 _NCCL_TEST = re.compile(r"^#\s+nThread \d+ nGpus \d+|^(?:\$ )?.*\b\w+_perf +-b ")
 _RESULT = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+(?:\w+\s+(?:-?\d+\s+)?)?[\d.]+\s+(?P<alg>[\d.]+)\s+(?P<bus>[\d.]+)")
 _ENDED = re.compile(
@@ -64,7 +56,7 @@ _SLOW_WORDS = re.compile(
 NO_MORE = re.compile(
     r"(?i)\b(?:hangs?|hung|freez\w+|frozen|stuck|stalls?|stalled)\b(?! (?:at|in) (?:a )?breakpoint)"
     r"|\bno (?:further|more|new) (?:output|progress|lines?|steps?|log)\b|\bnothing (?:more |else |further )?(?:is |was )?printed\b"  # noqa: E501
-    r"|\bno (?:output|progress|log|lines?) (?:for|since|after)\b|\bnothing (?:more|else|further|new)(?: (?:from|for|since|after|on|in)\b|\W{0,3}$)"  # noqa: E501
+    r"|\bno available\b.{0,60}\b(?:in|for|after) \d+ ?(?:s|sec|seconds?)\b|\bno (?:output|progress|log|lines?) (?:for|since|after)\b|\bnothing (?:more|else|further|new)(?: (?:from|for|since|after|on|in)\b|\W{0,3}$)"  # noqa: E501
 )
 
 BY_HAND = re.compile(
@@ -92,7 +84,7 @@ _MAY_BE = re.compile(
 def slow_programs(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     """What names a cause by numbers of its own."""
     yield from _waits(lines, found)
-    yield from _compiled_again(lines)
+    yield from compiled_again(lines)
     yield from _nccl_tests(lines)
     yield from _members(lines)
     yield from _matrices(lines)
@@ -134,6 +126,8 @@ def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
         waits = next((much for name, much in told if _INPUT.match(name)), None)
         whole = next((much for name, much in told if _WHOLE.match(name)), None)
         work = [much for name, much in told if _WORK.match(name)]
+        if whole is None and not work and waits is not None:  # the step's own time has no name beside the wait's
+            whole = max((float(m[1]) for m in _PLAIN.finditer(line, 0, 600)), default=None)
         total = whole if whole is not None else (waits or 0.0) + sum(work) if work else None
         if waits is not None and total and waits <= total:
             waited.append((waits, total, at))
@@ -151,36 +145,6 @@ def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
             named = any(LOADS.search(cell) for cell in row.cells.values())
             if named and max((number_of(row.cells[c]) or 0.0) for c in percent) >= _HALF:
                 yield "input-stall", row.line, row.text.strip()
-
-
-def _compiled_again(lines: Sequence[str]) -> Iterator[Shown]:
-    shapes: dict[str, set[str]] = defaultdict(set)
-    frames: dict[str, set[int]] = defaultdict(set)
-    metrics: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    name = ""
-    for at, line in enumerate(lines):
-        if match := _COMPILES.search(line, 0, 300):
-            known = shapes[match["what"]]
-            known.add(match["shapes"])
-            if len(known) == _AGAIN:
-                yield "recompilation", at, line.strip()
-        if match := _COMPILE_ID.search(line, 0, 200):
-            frames[match["frame"]].add(int(match["count"]))
-            if max(frames[match["frame"]]) >= _OFTEN and len(frames[match["frame"]]) == _AGAIN:
-                yield "recompilation", at, line.strip()
-        if (match := _OUT_OF.search(line, 0, 300)) and int(match["much"]) >= _AGAIN:
-            yield "recompilation", at, line.strip()
-        if match := _METRIC.match(line):
-            name = match["name"]
-        elif name and (match := _VALUE.match(line)):
-            metrics[name].append((int(match["much"]), at))
-            name = ""
-    compiles = metrics["UncachedCompile"] or metrics["CompileTime"] or [(0, 0)]
-    ran = (metrics["ExecuteTime"] or [(0, 0)])[-1][0]
-    compiled, at = compiles[-1]
-    again = len(compiles) >= _AGAIN and all(b[0] > a[0] for a, b in pairwise(compiles))  # in every report
-    if again or (compiled >= 2 * _OFTEN and compiled >= _MOSTLY * ran):
-        yield "recompilation", at - 1, f"{lines[at - 1].strip()} {lines[at].strip()}"
 
 
 def _nccl_tests(lines: Sequence[str]) -> Iterator[Shown]:
@@ -253,7 +217,9 @@ _OFTEN_SLOW = 0.3  # of all steps
 ODD = {  # what numbers show that no healthy run has, and its class
     "some steps are slow": "time", "slower than the other run": "time", "slower on more nodes": "network",
     "the loss rises": "program", "the loss jumps": "program", "used memory only rises": "memory",
-    "less bandwidth than the others": "network", "far behind the others": "time",
+    "less bandwidth than the others": "network", "far behind the others": "time", "busy and idle at once": "network",
+    "held back by itself": "device",
+    "held and idle": "program",
 }  # fmt: skip
 _FEWEST = 3  # before and after
 _JUMPED, _BLOW, _PART = 8, 4.0, 0.1  # moves; times the usual one; of what it was

@@ -18,6 +18,7 @@ _FOR_OTHERS = re.compile(r"(?i)\bpreempt|\breclaim|higher.priority|accommodate")
 _SHORT = {"NF": "NODE_FAIL", "PR": "PREEMPTED", "CA": "CANCELLED", "TO": "TIMEOUT", "OOM": "OUT_OF_MEMORY"}
 _NO_PODS = re.compile(r"No resources found(?: in \S+ namespace)?\.?\s*$|\s*JobState=PENDING\b")
 _WELL = ("Running", "Completed", "Succeeded", "Terminating")
+_AGAIN, _OFTEN = re.compile(r"(\d{1,6})\b"), 3  # restarts
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
 _IF = re.compile(r"(?i)\b(?:if|when|whether|not|could|may|might|can|or|early)\b")
 _NOTICE = re.compile(
@@ -50,8 +51,11 @@ def not_placed(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     for table in found:
         if {"name", "ready", "status"} <= set(table.columns):
             for row in table.rows:
+                again = _AGAIN.match(row.cells.get("restarts", ""))
                 if row.cells["status"] not in _WELL:
                     yield "pod-not-started", row.line, row.text.strip()
+                elif again and int(again[1]) >= _OFTEN:
+                    yield "crash-loop", row.line, row.text.strip()
     for at, line in enumerate(lines):
         if _NO_PODS.match(line):
             yield "pod-not-started", at, line.strip()

@@ -26,6 +26,14 @@ from trackwalker.logs.excerpts.programs import (
     slow_words,
     slower_steps,
 )
+from trackwalker.logs.excerpts.reports import (
+    filled_before_the_kill,
+    looked_into,
+    no_step_since,
+    remarks,
+    spinning,
+    stood_together,
+)
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
 from trackwalker.logs.failures.kinds import kind_of
@@ -39,7 +47,9 @@ if TYPE_CHECKING:
 _LONGEST = 1 << 16  # bytes
 _SLOWS = 7  # the tier of what slows a run and does not end it
 _QUOTED = 400
-_LEAK = "host-memory-leak"
+_LAST_FEW = 3  # lines
+_LOADER = "dataloader-hang"  # of the stacks of ranks that wait and of one that does not, the latter is why
+_KILLS = ("host-memory-leak", "oom-host")
 _BY_HAND = re.compile(
     r"\^C|\bsignal:? 2\b|\b2 death signal|SIGINT"
     r"|(?i:keyboard ?interrupt|killed by user|\bby hand\b|\bmanually\b|\bctrl[ +-]?c\b)"
@@ -47,18 +57,25 @@ _BY_HAND = re.compile(
 _LABEL = re.compile(r"^(?:\[(?:rank ?|default|\d,)?\d{1,6}\](?:<\w+>)?:?|\s*\d{1,6}: )\s?")
 
 _SLOW_KINDS = frozenset({"time", "data", "device", "network", "storage", "memory"})
+_STANDS = ("stands: ", "the last words are of NCCL's set-up")
 _SLOW_PART = re.compile(r"(?i)\bslow")
 _PROMPT = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$]\s|^\d\d:\d\d \$ ")
 _WRITES = re.compile(
-    r"(?i)\b(?:sav(?:e|ing)|writ(?:e|ing)|flush(?:ing)?|commit(?:ting)?|upload(?:ing)?)\b.{0,60}(?:checkpoint|ckpt|model|state|weights|/)|\b(?:checkpoint|ckpt)\w*.{0,30}\b(?:sav|writ)(?:e|ing)\b"
+    r"(?i)\b(?:sav(?:e|ing)|writ(?:e|ing)|flush(?:ing)?|creating (?:tmp|temp\w*)|commit(?:ting)?|upload(?:ing)?)\b.{0,60}(?:checkpoint|ckpt|model|state|weights|/)|\b(?:checkpoint|ckpt)\w*.{0,30}\b(?:sav|writ)(?:e|ing)\b"  # noqa: E501
     r"|\b(?:restoring|loading|resuming)\b(?!.*\b100 ?%).{0,40}(?:checkpoint|ckpt|weights|safetensors)"
 )
 _READS_DATA = re.compile(
     r"(?i)^\W*(?:map|filter|generating|tokeniz\w+|loading)\b.{0,40}(?:\d+%\||data ?set|data|examples|split)|data_?loader|first batch"  # noqa: E501
 )
 _STACK = re.compile(r"^\s+(?:File \"|[\w<>.]+ \(|#\d+ |at )")
+_SAVES_NOW = re.compile(
+    r"(?i)torch/serialization|\bsave_?(?:checkpoint|state|model)\w* \(|checkpointer?\w*\.py|orbax|tensorstore"
+)
 _MEETS = re.compile(
     r"(?i)rendezvous|init_process_group|process group|\bwaiting for .{0,40}(?:workers?|ranks?|peers?|nodes?|hosts?|processes|members|master|leader)\b|master_addr|\b(?:re)?join(?:ed|ing)?\b|init_distributed|distributed init|distributed service|\bconnecting to \S+:\d"  # noqa: E501
+)
+_IN_STORE = re.compile(  # a process that cannot be interrupted, and what in the kernel it waits for
+    r"\sD[slN+<L]{0,4}\s+(?:\S+\s+){0,2}?\w*(?:nfs|rpc_wait|cl_|ll_|lustre|fuse|xfs|ext4|jbd2|btrfs|ceph|gpfs|io_schedule|folio|wait_on_page|osc_|mdc_)"
 )
 _SPINS = re.compile(r"(?<![\d.])(?:9[0-9]|100) ?%")  # several GPUs: that is how waiting for a collective looks
 _IDLES = re.compile(r"(?<![\d.])0 ?%.*\d ?MiB|\d ?MiB.*(?<![\d.])0 ?%")
@@ -83,7 +100,9 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
     ended = chain(ended_by_schedulers(own), states(tables(own), by_state))
     machines = chain(slow_gpus(lines, found), busy_hosts(lines, found))
     members = chain(long_saves(lines), one_far_behind(lines), unused_rdma(lines))
-    for each in chain(ended, machines, slow_programs(lines, found), members):
+    killed = any("kill" in hit.signature.traits for hit in hits)
+    reported = chain(stood_together(lines), filled_before_the_kill(lines) if killed else ())
+    for each in chain(ended, machines, slow_programs(lines, found), members, reported):
         if each[0] not in taken:
             said.setdefault(each[0], []).append(each)
     for each in chain(slower_steps(lines), diverged(lines)) if not said else ():
@@ -101,9 +120,14 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
             said.setdefault(each[0], []).append(each)
         for each in odd_numbers(lines, found) if "slow-words" not in said else ():
             said.setdefault(each[0], []).append(each)
+        for each in (
+            chain(spinning(lines), remarks(own), looked_into(lines), no_step_since(lines))
+            if "slow-words" not in said
+            else ()
+        ):
+            said.setdefault(each[0], []).append(each)
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
-    killed = any("kill" in hit.signature.traits for hit in hits)
     kinds = {"slow-words": _class_shown(lines, *said["slow-words"][0][1:])} if "slow-words" in said else {}
     return [_hit(known[name], told, scan.path.name, killed, kinds.get(name, "")) for name, told in said.items()]
 
@@ -115,19 +139,27 @@ def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
     whether others take part in it, all lines. Where neither does, its program is asked first, as for what is slow
     the time.
     """
+    remark = text.startswith("stands: ")
     if odd := ODD.get(text.partition(":")[0]):
         return odd
     stops = (
-        NO_MORE.search(text) or WAITS_FOR.search(text) or BY_HAND.search(text) or "NCCL's set-up" in text
+        NO_MORE.search(text) or WAITS_FOR.search(text) or BY_HAND.search(text) or text.startswith(_STANDS)
     ) and not _SLOW_PART.search(text)
     if not stops:
         return kind if (kind := kind_of([text])) in _SLOW_KINDS else "time"
-    own = [line for line in lines[: at + 1] if not NO_MORE.search(line) and not BY_HAND.search(line)]
+    # A remark stands anywhere beside the run's own words, which end where another command is typed.
+    until = next((n for n, x in enumerate(lines) if n > at and _PROMPT.match(x)), len(lines)) if remark else at + 1
+    told = [line for n, line in enumerate(lines[:until]) if not remark or n != at]
+    own = [line for line in told if not NO_MORE.search(line) and not BY_HAND.search(line)]
     own = [line for line in own if line.strip() and not ASIDE.match(line) and not _PROMPT.match(line)]
     last = own[-1] if own else ""
     if any(LOADS.search(line) for line in lines if _STACK.match(line)):
         return "data"  # where it stands now says more than what it told last
-    if _WRITES.search(last):
+    if any(_SAVES_NOW.search(line) for line in lines if _STACK.match(line)):
+        return "storage"
+    if any(_IN_STORE.search(line) for line in lines):
+        return "storage"
+    if _WRITES.search(last) or (remark and any(_WRITES.search(line) for line in own[-_LAST_FEW:])):
         return "storage"
     if _READS_DATA.search(last):
         return "data"
@@ -152,7 +184,7 @@ def _ends_by_hand(signature: Signature, told: Sequence[Shown]) -> bool:
 
 def _hit(signature: Signature, told: Sequence[Shown], file: str, killed: bool, kind: str) -> Hit:
     # What a table shows slowed the run, and an error beside it says more; but memory that only grows gets one killed.
-    if 1 <= signature.order <= 4 and not (killed and signature.cause == _LEAK):
+    if 1 <= signature.order <= 4 and not (killed and signature.cause in _KILLS) and signature.id != _LOADER:
         signature = signature.model_copy(update={"tier": _SLOWS, "traits": []})
     (_, first, text), (_, last, _) = told[0], told[-1]
     return Hit(signature, None, first + 1, text[:_QUOTED], file, None, len(told), last + 1, kind=kind)

@@ -19,6 +19,7 @@ class Group:
     tier: int
     cause: str
     why: str = ""
+    was: str = ""  # the symptom that it tells of, where that is no cause
     hosts: tuple[str, ...] = ()  # where it happened, when its lines do not say so
     local: bool = False  # it concerns a disk of the host that says so
 

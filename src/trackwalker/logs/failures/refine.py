@@ -24,6 +24,7 @@ from trackwalker.logs.failures.line_hosts import (
     waited_for,
 )
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
+from trackwalker.logs.failures.saving import around_checkpoints, near
 from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED
 from trackwalker.logs.scanning.index import Hit, LogIndex
@@ -32,7 +33,6 @@ STEPS_AFTER = 3  # a run that completes this many further steps did not die of w
 KILLED = frozenset({137})
 CANCELS = frozenset({130, 143})
 _REPORT, _BESIDE = 8, 3  # lines
-_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b|NET/OFI .*completed with error")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
 _EITHER = re.compile(r"(?i)either an error or (?:a )?timeout|failed or timed out")
@@ -52,6 +52,8 @@ _PYTHON = re.compile(
     r"|Runtime|OS|Zero ?Division|Recursion|NotImplemented|UnboundLocal|Unicode\w*|JSONDecode|Timeout|Permission|EOF|IO|Memory|Connection\w*|BrokenPipe"  # noqa: E501
     r"|StopIteration|Syntax|Overflow|FloatingPoint)Error\b|\.py\b|\bpython"
 )
+
+_LIVED = re.compile(r"(?i)mistaken")  # who is called dead says it of himself
 
 _CHECKPOINT = re.compile(
     r"(?i)ckpt|checkpoint|weight|state_?dict|safetensors|resum|pretrain|restor|global_step|optimi[sz]er|model"
@@ -80,7 +82,9 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     if (group := only(groups, "kill")) and group.tier <= 4 and witnesses:
         group.become("others-lived", "a rank was killed from outside; nothing in the log says by whom")
     claimed = only(groups, "heartbeat")  # then the coordinator speaks, and accuses others
-    if claimed:
+    if claimed and any(_LIVED.search(text) for h in claimed.hits for text in (h.text, h.last_text, *h.more)):
+        claimed.tier, claimed.why = 1, "who was declared dead says so himself"
+    elif claimed:
         _heartbeat(claimed, index)
     if (group := only(groups, "coordinator-call")) and len(index.steps):
         group.become("training-began", "training had begun: all had joined, and one answers no more")
@@ -96,7 +100,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         codes = [e.code for e in index.facts.exits if e.code not in CANCELS]
         if codes and codes[0] in (139, 135):
             group.become("crash-code", f"exit code {codes[0]}")
-    never_worked = not len(index.steps) and not index.facts.header
+    never_worked = not len(index.steps) and not index.facts.header and not index.places.counted
     # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
     was_up = any(g.has("own-end") and kind_of_cause(g.cause) == "network" for g in groups)  # what goes down was up
     transfers = only(groups, "transfer") if never_worked and not was_up else None
@@ -203,16 +207,7 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
     for lost in having(groups, "lost-peer"):
         if lost.tier <= 4 and any(_beside(h, g.first) for g in why for h in lost.hits):
             lost.tier, lost.why = 6, "the lines beside it say why the peer is gone"
-    error, frames = only(groups, "exception"), having(groups, "checkpoint-frame")
-    for disk in having(groups, "disk-or-mount"):
-        if any(_near(disk, frame) for frame in having(groups, "saving-frame")):
-            disk.become("while-saving", "it was raised while a checkpoint was written")
-    for absent in having(groups, "absent-file"):
-        loading = (f for f in frames if not f.has("saving-frame"))
-        if "No such file" in absent.first.text and any(_near(absent, frame) for frame in loading):
-            absent.become("while-loading", "a file that this run expects is not in the checkpoint it loads")
-    if error is not None and error.tier == 3 and any(_near(error, frame) for frame in frames):
-        error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
+    around_checkpoints(groups)
     blind, library = only(groups, "no-device"), only(groups, "lacks-library")
     if blind and library and library.tier == 1 and unloaded(blind.hits, library.hits):
         blind.tier, blind.why = 3, "the library by which it would use its GPU could not be loaded"
@@ -233,7 +228,7 @@ def _named_too_much(groups: list[Group]) -> None:
             _CHECKPOINT.search(each) for each in told
         ):
             group.become("of-the-data", "what could not be read is a file of the data")
-        elif any(_near(group, orphan) for orphan in having(groups, "orphan")):
+        elif any(near(group, orphan) for orphan in having(groups, "orphan")):
             group.become(
                 "from-its-parent", "a child could not read what its parent should have sent: the parent was gone"
             )
@@ -246,17 +241,18 @@ def _named_too_much(groups: list[Group]) -> None:
             group.become("no-transport-told", "MPI did not start; its lines name no network")
     if end := only(groups, "at-the-end"):
         after = [g for g in groups if g.tier <= 4]
-        parting = [g for g in after if g.first.line >= end.first.line - _BESIDE and _parts(g, end.first.line)]
+        parting = [g for g in after if g.first.line >= end.first.line - _BESIDE and _parts(g, groups, end.first.line)]
         if after and len(parting) == len(after):
             end.tier, end.why = 3, "the program had reached its end before"
             for group in parting:
                 group.tier, group.why = 6, "it was printed on the way out"
 
 
-def _parts(group: Group, line: int) -> bool:
+def _parts(group: Group, groups: list[Group], line: int) -> bool:
     """Whether all of a class tells only of lost peers, of how processes ended or of the end itself."""
     victims = having([group], "own-end", "end-of-process", *VICTIMS)
-    return bool(victims) or all(reacts(h.text) or h.line == line for h in group.hits)
+    launchers = group.has("traceback") and not having(groups, "exception")  # whatever it raised is no error's name
+    return bool(victims) or launchers or all(reacts(h.text) or h.line == line for h in group.hits)
 
 
 def _behind_what_was_raised(groups: list[Group], index: LogIndex) -> None:
@@ -320,11 +316,6 @@ def _waited(hit: Hit) -> bool:
 def _beside(one: Hit, other: Hit) -> bool:
     """Whether two lines are of one report: who lost a peer, and what became of it."""
     return one.file == other.file and abs(one.line - other.line) <= _REPORT
-
-
-def _near(error: Group, frame: Group) -> bool:
-    """Whether an error line and a frame belong to one traceback, or to those of ranks that failed together."""
-    return any(e.file == f.file and abs(e.line - f.line) <= _TRACEBACK for e in error.hits for f in frame.hits)
 
 
 def _who_is_missing(group: Group, groups: list[Group], index: LogIndex) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from trackwalker.job.causes import about
 from trackwalker.logs.failures.findings import Finding, Role, Stopped, hang
-from trackwalker.logs.failures.groups import SLOWS, Group, groups_of, having, when
+from trackwalker.logs.failures.groups import SLOWS, Group, groups_of, having, only, when
 from trackwalker.logs.failures.kinds import kind_of, kind_of_cause, kind_of_end, kind_of_signature
 from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
@@ -20,6 +20,7 @@ from trackwalker.logs.scanning.lines import Body
 UNCLASSIFIED = "unclassified"  # the cause of what is located and not named
 _SAME = 20  # lines: what a rank says so close together is about one thing
 _FEW = 4
+_ENDS = 5  # the tier of who ended a run
 _CLEAR = 2.0  # the weight of words
 _BLOCK = 3  # lines
 _OF_VALUES = frozenset({"KeyError", "ValueError", "TypeError", "IndexError"})
@@ -68,6 +69,8 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
     # Somebody shows a log in which nothing failed: what slows the run is the answer.
     if primary is None and not completed and stall is None and not index.facts.launched:
         primary = next((g for g in ordered if g.tier == g.first.signature.order == SLOWS), None)
+    if primary is None and completed and not index.facts.launched:
+        primary = _ended_late(groups)
     if primary is not None:
         primary = _own_line(groups, primary, first_rank, index) or primary
         _owned_by_the_first(primary, index)
@@ -95,6 +98,16 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
             roles.findings.append(_finding(group, _other_role(group, primary, takes_over, completed, index), index))
     _class_by_the_others(roles)
     return roles
+
+
+def _ended_late(groups: list[Group]) -> Group | None:
+    """A program that said it had reached its end, and was ended by others or by itself only after it."""
+    end = only(groups, "at-the-end")
+    ends = having(groups, "own-end", "end-of-process", "request-to-end") if end else []
+    if end is None or not any(g.first.signature.order <= _ENDS and g.first.line > end.first.line for g in ends):
+        return None
+    end.tier, end.why = 3, "every step was done; it was ended after that"
+    return end
 
 
 def _class_by_the_others(roles: Roles) -> None:
@@ -144,7 +157,7 @@ def _without_a_name(primary: Group, index: LogIndex) -> None:
     launcher = index.facts.exits or index.facts.header  # our own tells how each process ended
     if told is None or not told.symptom or launcher or not having([primary], *VICTIMS):
         return
-    primary.cause = UNCLASSIFIED
+    primary.was, primary.cause = primary.cause, UNCLASSIFIED
     primary.why = primary.why or "others tell that somebody is gone; nothing tells why"
     if places.first is not None:
         gone = replace(primary.first, rank=places.first, task=None, host=index.rank_hosts.get(places.first, ""))
@@ -242,7 +255,9 @@ def _kind(group: Group, hosts: set[str]) -> str:
     if group.cause in (UNCLASSIFIED, hit.signature.cause) and (own := kind_of_signature(hit.signature.id)):
         return own
     vague = hit.signature.unnamed or group.has("exception") or group.has("traceback")
-    cause = hit.signature.cause if group.cause == UNCLASSIFIED else group.cause  # a class is what a symptom still tells
+    cause = (
+        (group.was or hit.signature.cause) if group.cause == UNCLASSIFIED else group.cause
+    )  # a class is what a symptom still tells
     if not vague and (known := kind_of_cause(cause, hit.text) or kind_of_cause(cause, hit.last_text)):
         return known
     told = hit.told or read(Body(hit.text, hit.rank, None, False, None))

@@ -302,7 +302,7 @@ class Gatherer:
         raised = self._signatures.by_exception
         if told is not None and raised is not None and told.exception and told.python and not wraps_up(body.text):
             return [raised]
-        if told is None or not told.is_end or wraps_up(body.text):
+        if told is None or not told.is_end or (wraps_up(body.text) and told.signal is None):
             return []
         known = self._signatures.by_signal.get(told.signal) if told.signal is not None else self._signatures.by_exit
         return [known] if known is not None else []

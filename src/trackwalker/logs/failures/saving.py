@@ -1,0 +1,51 @@
+"""What is raised where checkpoints are written or read: the file system's refusal, or the program's own error there.
+
+Where a program stood is no cause. A save fails for its file system only where the system or a writer says so.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trackwalker.logs.failures.groups import Group, having, only
+from trackwalker.logs.failures.reactions import VICTIMS
+
+_TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
+_WRITING = re.compile(
+    r"(?i)\bErrno\b|os error|\bI/O\b|OSError|IOError|FileExists|PermissionError|StreamWriter|TensorStore|\bzip\b"
+    r"|\b(?:writ(?:e|es|ing|ten)|wrote|flush\w*|fsync|renam\w*|uploads?|uploading|bucket|mount\w*|no such file|quota)\b"
+)
+# A number of the system's other than "no such file" and "not allowed", which are as often a path of one's own.
+_OF_THE_SYSTEM = re.compile(r"(?:Errno |os error )(?!(?:2|13)\b)\d+")
+_SAVES = re.compile(r"(?i)^(?!.*(?:load|restor|resum)).*(?:ckpt|checkpoint|\bsav(?:e|ing))")
+
+
+def around_checkpoints(groups: list[Group]) -> None:
+    """Which of a disk, a missing file, an exception and the frame it passed through is the cause."""
+    error, frames = only(groups, "exception"), having(groups, "checkpoint-frame")
+    saving = [f for f in frames if f.has("saving-frame")]
+    for disk in having(groups, "disk-or-mount"):
+        if any(near(disk, frame) for frame in saving):
+            disk.become("while-saving", "it was raised while a checkpoint was written")
+    for absent in having(groups, "absent-file"):
+        loading = (f for f in frames if f not in saving)
+        if "No such file" in absent.first.text and any(near(absent, frame) for frame in loading):
+            absent.become("while-loading", "a file that this run expects is not in the checkpoint it loads")
+    raised = [g for g in (error, *having(groups, *VICTIMS)) if g is not None and g.tier <= 4]
+    for frame in saving:
+        beside = [g for g in raised if near(g, frame)]
+        if beside and not any(_WRITING.search(h.text) for g in beside for h in g.hits):
+            frame.tier, frame.why = 6, "it says only where the program stood"
+            if error in beside and error is not None:
+                error.tier = min(error.tier, 3)
+    if error is None:
+        return
+    if error.tier == 3 and any(near(error, frame) and frame.tier <= 3 for frame in frames):
+        error.tier, error.why = 4, "it was raised while a checkpoint was read or written"
+    elif any(_OF_THE_SYSTEM.search(h.text) and _SAVES.search(h.frame) for h in error.hits):
+        error.become("while-saving", "the system refused it in the code that saves checkpoints")
+
+
+def near(error: Group, frame: Group) -> bool:
+    """Whether an error line and a frame belong to one traceback, or to those of ranks that failed together."""
+    return any(e.file == f.file and abs(e.line - f.line) <= _TRACEBACK for e in error.hits for f in frame.hits)
