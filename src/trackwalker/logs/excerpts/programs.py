@@ -74,8 +74,9 @@ _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
 _AT_ITS_END = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
     r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit"  # noqa: E501
-    r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (\d+)/\1 |\bdriver shutting down\b"
+    r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (?P<steps>\d+)/(?P=steps) |\bdriver shutting down\b"
 )
+_BAR = re.compile(r"%\|[^|]*\| (\d+)/(\d+) \[")  # of an outer loop a full one is a part
 _MAY_BE = re.compile(
     r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|to avoid|consider|please|often|usually|expect\w*)\b|WARN|^\W{0,2}W\b"  # noqa: E501
 )
@@ -92,8 +93,10 @@ def slow_programs(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Show
 
 def ended_well(lines: Sequence[str]) -> Iterator[Shown]:
     """The last word of a program that came to its end, whatever its peers say of it afterwards."""
+    bars = {m[2]: m[1] for line in lines for m in _BAR.finditer(line, 0, 400)}  # of each total, how far it came
+    unfinished = any(int(done) < int(of) for of, done in bars.items())
     for at, line in enumerate(lines):
-        if len(line) < 400 and _AT_ITS_END.search(line):
+        if len(line) < 400 and (match := _AT_ITS_END.search(line)) and not (match["steps"] and unfinished):
             yield "after-the-end", at, line.strip()
             return
 
@@ -215,10 +218,10 @@ _RISEN, _FILLED, _RISES, _LEAST = 1.3, 1.25, 5, 0.5
 _SO_FAR, _EVEN = re.compile(r"(?i)elapsed|total|wall|uptime|so far"), 1.25
 _OFTEN_SLOW = 0.3  # of all steps
 ODD = {  # what numbers show that no healthy run has, and its class
-    "some steps are slow": "time", "slower than the other run": "time", "slower on more nodes": "network",
+    "some steps are slow": "program", "slower than the other run": "program", "slower on more nodes": "network",
     "the loss rises": "program", "the loss jumps": "program", "used memory only rises": "memory",
-    "less bandwidth than the others": "network", "far behind the others": "time", "busy and idle at once": "network",
-    "held back by itself": "device",
+    "less bandwidth than the others": "network", "far behind the others": "program", "busy and idle at once": "network",
+    "held back by itself": "device", "its state": "program",
     "held and idle": "program",
 }  # fmt: skip
 _FEWEST = 3  # before and after

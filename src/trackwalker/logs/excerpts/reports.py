@@ -12,6 +12,7 @@ from statistics import median
 
 from trackwalker.logs.excerpts.machines import Shown
 from trackwalker.logs.excerpts.programs import BY_HAND, NO_MORE
+from trackwalker.logs.excerpts.tables import Table
 from trackwalker.logs.formats.stacks import RankStack, parse
 
 _MAIN = re.compile(r"^Thread (?P<id>\S+) \([^)]*\): \"MainThread\"")
@@ -38,7 +39,7 @@ _FULL = 95.0  # percent of the host's memory
 _A_RUN = re.compile(
     r"(?i)\b(?:it|iter|iters|iterations?|steps?|epochs?)\b\W{0,3}\d|\d+/\d+ \[|\bloss\W{1,4}\d|(?:s|sec)/(?:it|step)\b|it/s\b|MiB /|\brank ?\d"  # noqa: E501
 )
-_REMARK = re.compile(r"^\s*(?:#+|>+|--+|\(|\*+|//)?\s*(?P<said>[A-Za-z0-9'`\"].*)$")
+_REMARK = re.compile(r"^\s*(?:#+|>+|--+|\(|\*+|//|\[[a-z][a-z .-]{0,20}\](?=\s+\S+ ))?\s*(?P<said>[A-Za-z0-9'`\"].*)$")
 _LOGGED = re.compile(
     r"^\W{0,3}\d{4}-\d\d|^\W{0,3}\d\d:\d\d|\b(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b|\]:? |\w=\S|^[\w.@-]+[:~]\S*[$#]|\$ |%\|"  # noqa: E501
 )
@@ -54,8 +55,17 @@ _TROUBLE = re.compile(
     r"(?:the|its) last|twice|third time|(?:takes?|took|needs?) (?:about |only )?\d+|left (?:it|running)|than (?:before|usual|expected)|drops?|dropped|idle|waits?|waiting"  # noqa: E501
     r"|for (?:\w+ )?(?:minutes?|min|hours?|h|days?))\b"
 )
-_WELL = re.compile(r"(?i)\b(?:healthy|fine|as expected|looks good|all good|normal run|no (?:problem|error|issue)s?)\b")
+_WELL = re.compile(
+    r"(?i)\b(?:healthy|fine|as expected|looks good|all good|normal run|no (?:problem|issue)s?|(?:with|had|gave|and|finished|completed|ended) no errors?|without (?:any )?(?:error|problem|issue)s?)\b"  # noqa: E501
+)
 _MAY_BE = re.compile(r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|consider|please|example|usage)\b")
+_RULE, _BOX_LINES = re.compile(r"^\s*-{40,}\s*$"), 30
+_MPI = re.compile(r"\bmpi(?:run|exec)\b|\b(?:ORTE|PRTE|PRRTE|PMIx|Open MPI)\b|help message help-")
+_ADVICE = re.compile(r"(?i)^\W*(?:\[\S+\] )?(?:warning|note|by default|as of)\b")
+_FAILED_STATE = re.compile(
+    r"(?i)^(?:[a-z]+[_-])?(?:fail|error|crash|dead|lost|unhealthy|unknown|stuck)[a-z]*(?:[_-]\w+)*$"
+)
+_STATES = frozenset({"state", "status", "phase", "job status", "job_status", "final_status", "result", "health"})
 _SLOWER = re.compile(
     r"(?i)\bslow\w*|\b(?:takes?|took|needs?) (?:about |only )?\d+|\bthan (?:before|usual|expected)\b|\bdrops?\b|util|%"
 )
@@ -123,6 +133,28 @@ def no_step_since(lines: Sequence[str]) -> Iterator[Shown]:
     if told[-1][0] > steps[-1][0] and since >= max(_OFTEN * median(gaps), 3 * max(gaps), _LONG_S):
         at = steps[-1][0]
         yield "slow-words", at, f"stands: no step since {lines[at].strip()}"
+
+
+def boxed(lines: Sequence[str]) -> Iterator[Shown]:
+    """What MPI's launcher says between two rules: it only speaks so of what did not work, or to advise."""
+    rules = [at for at, line in enumerate(lines) if _RULE.match(line)]
+    if not rules or not any(_MPI.search(line, 0, 400) for line in lines):
+        return
+    for first, last in pairwise(rules):
+        said = " ".join(line.strip() for line in lines[first + 1 : last]).strip()
+        if said and last - first <= _BOX_LINES and not _ADVICE.match(said):
+            yield "slow-words", first + 1, said[:300]
+            return
+
+
+def failed_states(found: Sequence[Table]) -> Iterator[Shown]:
+    """A row of a table that has a column of states, whose state says by itself that it failed."""
+    for table in found:
+        column = next((c for c in table.columns if c in _STATES), None)
+        for row in table.rows if column else ():
+            if _FAILED_STATE.match(row.cells[column or ""].strip()):
+                yield "slow-words", row.line, f"its state: {row.text.strip()}"
+                return
 
 
 def remarks(lines: Sequence[str]) -> Iterator[Shown]:

@@ -27,6 +27,8 @@ from trackwalker.logs.excerpts.programs import (
     slower_steps,
 )
 from trackwalker.logs.excerpts.reports import (
+    boxed,
+    failed_states,
     filled_before_the_kill,
     looked_into,
     no_step_since,
@@ -56,7 +58,7 @@ _BY_HAND = re.compile(
 )
 _LABEL = re.compile(r"^(?:\[(?:rank ?|default|\d,)?\d{1,6}\](?:<\w+>)?:?|\s*\d{1,6}: )\s?")
 
-_SLOW_KINDS = frozenset({"time", "data", "device", "network", "storage", "memory"})
+_SLOW_KINDS = frozenset({"data", "device", "network", "storage", "memory"})
 _STANDS = ("stands: ", "the last words are of NCCL's set-up")
 _SLOW_PART = re.compile(r"(?i)\bslow")
 _PROMPT = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$]\s|^\d\d:\d\d \$ ")
@@ -121,7 +123,14 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
         for each in odd_numbers(lines, found) if "slow-words" not in said else ():
             said.setdefault(each[0], []).append(each)
         for each in (
-            chain(spinning(lines), remarks(own), looked_into(lines), no_step_since(lines))
+            chain(
+                spinning(lines),
+                remarks(own),
+                looked_into(lines),
+                no_step_since(lines),
+                boxed(lines),
+                failed_states(found),
+            )
             if "slow-words" not in said
             else ()
         ):
@@ -146,7 +155,7 @@ def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
         NO_MORE.search(text) or WAITS_FOR.search(text) or BY_HAND.search(text) or text.startswith(_STANDS)
     ) and not _SLOW_PART.search(text)
     if not stops:
-        return kind if (kind := kind_of([text])) in _SLOW_KINDS else "time"
+        return kind if (kind := kind_of([text])) in _SLOW_KINDS else "program"
     # A remark stands anywhere beside the run's own words, which end where another command is typed.
     until = next((n for n, x in enumerate(lines) if n > at and _PROMPT.match(x)), len(lines)) if remark else at + 1
     told = [line for n, line in enumerate(lines[:until]) if not remark or n != at]
