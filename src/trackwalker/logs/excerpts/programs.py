@@ -73,7 +73,7 @@ WAITS_FOR = re.compile(
 _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
 _AT_ITS_END = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
-    r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit"  # noqa: E501
+    r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit|^\W*['\"]?train_runtime\b"  # noqa: E501
     r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (?P<steps>\d+)/(?P=steps) |\bdriver shutting down\b"
 )
 _BAR = re.compile(r"%\|[^|]*\| (\d+)/(\d+) \[")  # of an outer loop a full one is a part
@@ -207,6 +207,7 @@ _SECONDS = re.compile(
     r"(?i)\b(?:took|takes|time|elapsed|duration|dt|per (?:iteration|step|batch))\b(?: ?\((?:m?s|sec\w*)\))?\s?[:=]?\s?(?P<much>\d+(?:\.\d+)?)(?![\d:/])"  # noqa: E501
     r"|(?<![\d:.])(?P<rate>\d+\.\d+) ?(?:s|sec|ms|seconds)/(?:it|iter|iteration|step|batch)\b"
 )
+_FILLING = re.compile(r"\|[^|]*\|")  # of a bar
 _DIGITS = re.compile(r"\s*\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _PLAIN = re.compile(r"(?<![\d:.])(\d+(?:\.\d+)?) ?(?:s|sec|secs|seconds)\b")
 _NODES = re.compile(
@@ -273,9 +274,9 @@ def _rates(lines: Sequence[str]) -> Iterator[list[tuple[int, float]]]:
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for at, line in enumerate(lines):
         if (match := RATE.search(line, 0, 600)) and (much := per_second(match)):
-            series[_DIGITS.sub("#", line[: match.start()])].append((at, much))
+            series[_DIGITS.sub("#", _FILLING.sub("|", line[: match.start()]))].append((at, much))
         elif (match := _SECONDS.search(line, 0, 600)) and match["rate"] and float(match["rate"]):
-            series[_DIGITS.sub("#", line[: match.start()])].append((at, 1 / float(match["rate"])))
+            series[_DIGITS.sub("#", _FILLING.sub("|", line[: match.start()]))].append((at, 1 / float(match["rate"])))
     yield from series.values()
 
 
@@ -303,8 +304,9 @@ def diverged(lines: Sequence[str]) -> Iterator[Shown]:
         return
     for told in _measured(lines, _LOSS).values():
         values = [much for _, much in told]
-        for cut in range(_FEWEST, len(values) - _FEWEST + 1):
-            if min(values[cut:]) >= _SLOWER * max(values[cut - _FEWEST : cut]) > 0:
+        for cut in range(_FEWEST - 1, len(values) - _FEWEST + 1):
+            least = _SLOWER if cut >= _FEWEST else _GROWN
+            if min(values[cut:]) >= least * max(values[max(0, cut - _FEWEST) : cut]) > 0:
                 yield "loss-divergence", told[cut][0], lines[told[cut][0]].strip()
                 return
 
@@ -319,7 +321,7 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
             return
     for told in chain(_series(lines, _SECONDS).values(), _by_rate(lines)):
         much = [each for _, each in told]
-        if len(much) >= _RISES and all(b > a for a, b in pairwise(much)) and much[-1] >= _FILLED * much[0] > 0:
+        if len(much) >= _RISES and all(b >= a for a, b in pairwise(much)) and much[-1] >= _FILLED * much[0] > 0:
             yield "slow-words", told[-1][0], f"some steps are slow: {lines[told[-1][0]].strip()}"
             return
         for cut in range(_FEWEST, len(much) - _FEWEST + 1):

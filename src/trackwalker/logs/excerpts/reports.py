@@ -6,14 +6,16 @@ Nobody cuts out a piece of a log, looks at stacks or writes a sentence beside it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 
 from trackwalker.logs.excerpts.machines import Shown
 from trackwalker.logs.excerpts.programs import BY_HAND, NO_MORE
 from trackwalker.logs.excerpts.tables import Table
+from trackwalker.logs.failures.structure import ERROR, NEEDLES, read
 from trackwalker.logs.formats.stacks import RankStack, parse
+from trackwalker.logs.scanning.lines import Body
 
 _MAIN = re.compile(r"^Thread (?P<id>\S+) \([^)]*\): \"MainThread\"")
 _SAVES = re.compile(r"(?i)checkpoint|\bsave|serializ|\bckpt")
@@ -70,6 +72,12 @@ _SLOWER = re.compile(
     r"(?i)\bslow\w*|\b(?:takes?|took|needs?) (?:about |only )?\d+|\bthan (?:before|usual|expected)\b|\bdrops?\b|util|%"
 )
 _WORDS = 5
+_LONG = 600
+_FOR_LONG = re.compile(r"(?i)\b\d+ ?(?:min(?:utes?)?|h(?:ours?)?|days?)\b")
+_AGAIN = re.compile(
+    r"(?i)\bstill\b|\bwaiting\b|\bretry\w*|\btrying\b|\bpending\b|\bconnecting\b|\bnot (?:yet )?(?:ready|available|reachable|up)\b|\bqueued\b"  # noqa: E501
+)
+_ALIKE = re.compile(r"[\d.:,-]+")
 
 
 def stood_together(lines: Sequence[str]) -> Iterator[Shown]:
@@ -157,12 +165,31 @@ def failed_states(found: Sequence[Table]) -> Iterator[Shown]:
                 return
 
 
-def remarks(lines: Sequence[str]) -> Iterator[Shown]:
+def said_again(lines: Sequence[str]) -> Iterator[Shown]:
+    """The last lines are one and the same but for their numbers, and tell of a wait."""
+    spoken = [(at, line.strip()) for at, line in enumerate(lines) if line.strip()]
+    last = spoken[-_SEVERAL:]
+    alike = len({_ALIKE.sub("#", line) for _, line in last}) == 1 and len(last) == _SEVERAL
+    if alike and _AGAIN.search(last[-1][1], 0, 400) and not _A_STEP.search(last[-1][1], 0, 400):
+        yield "slow-words", last[-1][0], f"stands: {last[-1][1]}"
+
+
+def levels(lines: Sequence[str], harmless: Collection[int]) -> Iterator[Shown]:
+    """A line that calls itself an error by its level alone, in a text that tells of nothing else."""
+    for at, line in enumerate(lines):
+        new = line.strip() and at + 1 not in harmless and not any(word in line.lower().encode() for word in NEEDLES)
+        told = read(Body(line[:_LONG], None, None, False, None)) if new else None  # the others were looked at before
+        if told is not None and told.severity >= ERROR:
+            yield "slow-words", at, line.strip()
+            return
+
+
+def remarks(lines: Sequence[str], all_lines: Sequence[str]) -> Iterator[Shown]:
     """A person's own sentence about what is missing, late or over, beside lines of a run.
 
     Whoever explains how to use a program tells what may be; who reports tells what was.
     """
-    ran = [at for at, line in enumerate(lines) if _A_RUN.search(line, 0, 400)]
+    ran = [at for at, line in enumerate(all_lines) if _A_RUN.search(line, 0, 400)]
     for at, line in enumerate(lines):
         match = _REMARK.match(line) if len(line) < 600 else None
         said = match["said"] if match else ""
@@ -174,6 +201,7 @@ def remarks(lines: Sequence[str]) -> Iterator[Shown]:
         if not marked and min(ran) < at < max(ran):  # the run went on after it
             continue
         sentence = len({m.group().lower() for m in _SENTENCE.finditer(said)}) >= _SEVERAL
+        sentence = sentence or (marked and _FOR_LONG.search(said) is not None)
         if sentence and _TROUBLE.search(said) and not _WELL.search(said) and not _MAY_BE.search(said):
             yield "slow-words", at, f"{'' if _SLOWER.search(said) else 'stands: '}{line.strip()}"
             return

@@ -6,7 +6,7 @@ Only a short text is read so: it is what a person cut out to show it. A long log
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,11 @@ from trackwalker.logs.excerpts.reports import (
     boxed,
     failed_states,
     filled_before_the_kill,
+    levels,
     looked_into,
     no_step_since,
     remarks,
+    said_again,
     spinning,
     stood_together,
 )
@@ -88,7 +90,9 @@ _TOGETHER = re.compile(
 )
 
 
-def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> list[Hit]:
+def shown(
+    scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature], harmless: Collection[int] = ()
+) -> list[Hit]:
     """Hits of classes that no line has brought up; the words of slowness only where nothing else is known."""
     if scan.size > _LONGEST or len(scan.tail) < scan.size:
         return []
@@ -125,11 +129,13 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
         for each in (
             chain(
                 spinning(lines),
-                remarks(own),
+                remarks(own, texts),
                 looked_into(lines),
                 no_step_since(lines),
                 boxed(lines),
                 failed_states(found),
+                said_again(lines),
+                levels(lines, harmless),
             )
             if "slow-words" not in said
             else ()
