@@ -13,7 +13,7 @@ from statistics import median
 from trackwalker.logs.excerpts.machines import Shown
 from trackwalker.logs.excerpts.programs import BY_HAND, NO_MORE
 from trackwalker.logs.excerpts.tables import Table
-from trackwalker.logs.failures.structure import ERROR, NEEDLES, read
+from trackwalker.logs.failures.structure import ERROR, NEEDLES, read, warns
 from trackwalker.logs.formats.stacks import RankStack, parse
 from trackwalker.logs.scanning.lines import Body
 
@@ -41,7 +41,9 @@ _FULL = 95.0  # percent of the host's memory
 _A_RUN = re.compile(
     r"(?i)\b(?:it|iter|iters|iterations?|steps?|epochs?)\b\W{0,3}\d|\d+/\d+ \[|\bloss\W{1,4}\d|(?:s|sec)/(?:it|step)\b|it/s\b|MiB /|\brank ?\d"  # noqa: E501
 )
-_REMARK = re.compile(r"^\s*(?:#+|>+|--+|\(|\*+|//|\[[a-z][a-z .-]{0,20}\](?=\s+\S+ ))?\s*(?P<said>[A-Za-z0-9'`\"].*)$")
+_LAST_OUTPUT = re.compile(r"(?i)\blast (?:output|lines?|words?|log)\b")
+_MARKS = ("#", ">", "(", "--", "==")
+_REMARK = re.compile(r"^\s*(?:#+|>+|--+|==+|\(|\*+|//|\[[a-z][a-z .-]{0,20}\](?=\s+\S+ ))?\s*(?P<said>[A-Za-z0-9'`\"].*)$")
 _LOGGED = re.compile(
     r"^\W{0,3}\d{4}-\d\d|^\W{0,3}\d\d:\d\d|\b(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b|\]:? |\w=\S|^[\w.@-]+[:~]\S*[$#]|\$ |%\|"  # noqa: E501
 )
@@ -54,7 +56,7 @@ _SENTENCE = re.compile(
 )
 _TROUBLE = re.compile(
     r"(?i)\b(?:no|not|never|nobody|nothing|none|ends?|ended|stops?|stopped|stands?|stood|gone|dead|dies|died|killed|still|later|slow|slower|slowly|"
-    r"(?:the|its) last|twice|third time|(?:takes?|took|needs?) (?:about |only )?\d+|left (?:it|running)|than (?:before|usual|expected)|drops?|dropped|idle|waits?|waiting"  # noqa: E501
+    r"(?:the|its) last|last (?:output|lines?|words?|log)|twice|third time|(?:takes?|took|needs?) (?:about |only )?\d+|left (?:it|running)|than (?:before|usual|expected)|drops?|dropped|idle|waits?|waiting"  # noqa: E501
     r"|for (?:\w+ )?(?:minutes?|min|hours?|h|days?))\b"
 )
 _WELL = re.compile(
@@ -73,6 +75,10 @@ _SLOWER = re.compile(
 )
 _WORDS = 5
 _LONG = 600
+_TROUBLED = re.compile(
+    r"(?i)\b(?:differs? from (?:rank|that of|the others?|expected)|out of sync|de-?sync\w*|no heartbeats?\b|miss(?:ed|ing) heartbeats?|heartbeats? (?:was |were )?missed"  # noqa: E501
+    r"|stopping (?:the )?(?:job|run|gang)|(?:marked|is|became|as) (?:unhealthy|degraded|lost)|exit[ _]?codes?\W{1,4}\[[^\]]*[1-9])"
+)
 _FOR_LONG = re.compile(r"(?i)\b\d+ ?(?:min(?:utes?)?|h(?:ours?)?|days?)\b")
 _AGAIN = re.compile(
     r"(?i)\bstill\b|\bwaiting\b|\bretry\w*|\btrying\b|\bpending\b|\bconnecting\b|\bnot (?:yet )?(?:ready|available|reachable|up)\b|\bqueued\b"  # noqa: E501
@@ -184,6 +190,14 @@ def levels(lines: Sequence[str], harmless: Collection[int]) -> Iterator[Shown]:
             return
 
 
+def troubled(lines: Sequence[str], harmless: Collection[int]) -> Iterator[Shown]:
+    """A line of a program, a watchdog or a launcher that tells of trouble in none of the words of an error."""
+    for at, line in enumerate(lines):
+        if at + 1 not in harmless and not warns(line) and _TROUBLED.search(line, 0, _LONG) and not _MAY_BE.search(line):
+            yield "slow-words", at, f"in trouble: {line.strip()}"
+            return
+
+
 def remarks(lines: Sequence[str], all_lines: Sequence[str]) -> Iterator[Shown]:
     """A person's own sentence about what is missing, late or over, beside lines of a run.
 
@@ -193,15 +207,16 @@ def remarks(lines: Sequence[str], all_lines: Sequence[str]) -> Iterator[Shown]:
     for at, line in enumerate(lines):
         match = _REMARK.match(line) if len(line) < 600 else None
         said = match["said"] if match else ""
-        if len(said.split()) < _WORDS or (_LOGGED.search(said) and not line.lstrip().startswith(("#", ">", "("))):
+        if len(said.split()) < _WORDS or (_LOGGED.search(said) and not line.lstrip().startswith(_MARKS)):
             continue
         if _SPEAKS.match(said) or not set(ran) - {at}:
             continue
-        marked = line.lstrip().startswith(("#", ">", "(", "--"))
+        marked = line.lstrip().startswith(_MARKS)
         if not marked and min(ran) < at < max(ran):  # the run went on after it
             continue
         sentence = len({m.group().lower() for m in _SENTENCE.finditer(said)}) >= _SEVERAL
         sentence = sentence or (marked and _FOR_LONG.search(said) is not None)
         if sentence and _TROUBLE.search(said) and not _WELL.search(said) and not _MAY_BE.search(said):
-            yield "slow-words", at, f"{'' if _SLOWER.search(said) else 'stands: '}{line.strip()}"
+            slow = _SLOWER.search(said) and not _LAST_OUTPUT.search(said)
+            yield "slow-words", at, f"{'' if slow else 'stands: '}{line.strip()}"
             return

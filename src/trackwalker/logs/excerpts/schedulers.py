@@ -23,7 +23,7 @@ _AGAIN, _OFTEN = re.compile(r"(\d{1,6})\b"), 3  # restarts
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
 _IF = re.compile(r"(?i)\b(?:if|when|whether|not|could|may|might|can|or|early)\b")
 _NOTICE = re.compile(
-    r"(?i)\b(?:spot|preemptible|instance|node|vm|capacity)\b.{0,40}\b(?:interruption|reclaim\w*|preemption|termination) notice\b|\b(?:cluster|nodes?|instances?|vms?|jobs?|pods?|workloads?|slices?|runs?|trials?|machines?)\b.{0,30}\b(?:is|was|been|got|were) preempted\b"  # noqa: E501
+    r"(?i)\b(?:spot|preemptible|instance|node|vm|capacity)\b.{0,40}\b(?:interruption|reclaim\w*|preemption|termination) notice\b|\b(?:cluster|nodes?|instances?|vms?|jobs?|pods?|workloads?|slices?|runs?|trials?|machines?)\b.{0,30}\b(?:is|was|been|got|were) (?:preempted|reclaimed)\b"  # noqa: E501
 )
 _PERSON = re.compile(
     r"(?i)\buser (?:has |had )?(?:requested|asked|stopped|cancell?ed|terminated|killed|aborted)\b"

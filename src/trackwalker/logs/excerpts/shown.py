@@ -37,6 +37,7 @@ from trackwalker.logs.excerpts.reports import (
     said_again,
     spinning,
     stood_together,
+    troubled,
 )
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
@@ -58,6 +59,9 @@ _BY_HAND = re.compile(
     r"\^C|\bsignal:? 2\b|\b2 death signal|SIGINT"
     r"|(?i:keyboard ?interrupt|killed by user|\bby hand\b|\bmanually\b|\bctrl[ +-]?c\b)"
 )
+_BARE = re.compile(r"(?i)SIGTERM|\bsignal:? 15\b|\b15 death signal|\bTerminated\b")
+_WHOSE = re.compile(r"(?i)\b(?:by|user|uid|scancel|admin\w*|operator)\b")
+_LAST_OUTPUT = re.compile(r"(?i)\blast (?:output|lines?|words?|steps?|log)\b|\bno step since\b")
 _LABEL = re.compile(r"^(?:\[(?:rank ?|default|\d,)?\d{1,6}\](?:<\w+>)?:?|\s*\d{1,6}: )\s?")
 
 _SLOW_KINDS = frozenset({"data", "device", "network", "storage", "memory"})
@@ -116,7 +120,7 @@ def shown(
     # An end by hand is what somebody did about it: what was wrong is asked further.
     ended_by_hand = any(by_hand(hit) for hit in hits)
     traceback = {"traceback"} if ended_by_hand else set()  # it shows where the interrupt met the program
-    others = (h for h in hits if not by_hand(h) and not traceback & set(h.signature.traits))
+    others = (h for h in hits if not by_hand(h) and not ended_bare(h) and not traceback & set(h.signature.traits))
     if all(_ends_by_hand(known[name], told) for name, told in said.items()) and not any(
         hit.signature.order <= _SLOWS for hit in others
     ):
@@ -136,6 +140,7 @@ def shown(
                 failed_states(found),
                 said_again(lines),
                 levels(lines, harmless),
+                troubled(lines, harmless),
             )
             if "slow-words" not in said
             else ()
@@ -191,6 +196,17 @@ def by_hand(hit: Hit) -> bool:
     """Whether a line tells that a person ended the run from his terminal."""
     ends = hit.signature.unnamed or "request-to-end" in hit.signature.traits
     return ends and _BY_HAND.search(hit.text) is not None
+
+
+def ended_bare(hit: Hit) -> bool:
+    """Whether a line tells only that a process was asked to end, not by whom and not why."""
+    asked = "request-to-end" in hit.signature.traits and hit.signature.id == "cancelled"
+    return asked and _BARE.search(hit.text) is not None and not _WHOSE.search(hit.text)
+
+
+def stood(text: str) -> bool:
+    """Whether somebody's words say that a run did not get on, not that it was slow."""
+    return NO_MORE.search(text) is not None or _LAST_OUTPUT.search(text) is not None
 
 
 def _ends_by_hand(signature: Signature, told: Sequence[Shown]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trackwalker.logs.excerpts.shown import by_hand
+from trackwalker.logs.excerpts.shown import by_hand, ended_bare, stood
 from trackwalker.logs.failures.groups import SLOWS, Group, having, only, waits_for, when
 from trackwalker.logs.failures.kinds import kind_of_cause
 from trackwalker.logs.failures.line_hosts import (
@@ -124,6 +124,10 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         for end in groups:
             if all(by_hand(h) for h in end.hits):
                 end.tier, end.why = 8, "somebody ended by hand what had not got on"
+    told = [g.first for g in groups if g.tier == SLOWS and stood(g.first.text)]
+    for end in groups if not index.facts.header else ():
+        if end.tier <= 5 and all(ended_bare(h) and any(t.line < h.line for t in told) for h in end.hits):
+            end.tier, end.why = 8, "it had stood still before somebody ended it"
     _typed_afterwards(groups, index)
     _without_python(groups, index)
     _only_warned(groups, index)
