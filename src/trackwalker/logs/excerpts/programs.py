@@ -56,6 +56,7 @@ _SLOW_WORDS = re.compile(
 NO_MORE = re.compile(
     r"(?i)\b(?:hangs?|hung|freez\w+|frozen|stuck|stalls?|stalled)\b(?! (?:at|in) (?:a )?breakpoint)"
     r"|\bno (?:further|more|new) (?:output|progress|lines?|steps?|log)\b|\bnothing (?:more |else |further )?(?:is |was )?printed\b"  # noqa: E501
+    r"|\bno (?:steps?|iterations?|batch(?:es)?) (?:(?:was|were|has|have|been) )*(?:finished|completed|done|made|seen)\b"
     r"|\bno available\b.{0,60}\b(?:in|for|after) \d+ ?(?:s|sec|seconds?)\b|\bno (?:output|progress|log|lines?) (?:for|since|after)\b|\bnothing (?:more|else|further|new)(?: (?:from|for|since|after|on|in)\b|\W{0,3}$)"  # noqa: E501
 )
 
@@ -215,6 +216,7 @@ _NODES = re.compile(
 )
 _LOSS = re.compile(r"(?i)(?<!val )(?<!val_)(?<!eval_)\bloss\b['\"]?\s?[:=]?\s?(-?\d+\.\d+(?:e[+-]?\d+)?)")
 _MEMORY = re.compile(r"(?i)\b(?:gpu |max |peak )?mem(?:ory)?\w*\W{1,3}(\d+(?:\.\d+)?) ?(?:[KMGT]i?B?)\b")
+_NOISE = 0.97
 _RISEN, _FILLED, _RISES, _LEAST = 1.3, 1.25, 5, 0.5
 _SO_FAR, _EVEN = re.compile(r"(?i)elapsed|total|wall|uptime|so far"), 1.25
 _OFTEN_SLOW = 0.3  # of all steps
@@ -222,7 +224,7 @@ ODD = {  # what numbers show that no healthy run has, and its class
     "some steps are slow": "program", "slower than the other run": "program", "slower on more nodes": "network",
     "the loss rises": "program", "the loss jumps": "program", "used memory only rises": "memory",
     "less bandwidth than the others": "network", "far behind the others": "program", "busy and idle at once": "network",
-    "held back by itself": "device", "its state": "program",
+    "held back by itself": "device", "its state": "program", "ended by 9": "memory", "the loss differs": "program",
     "held and idle": "program",
 }  # fmt: skip
 _FEWEST = 3  # before and after
@@ -313,7 +315,7 @@ def diverged(lines: Sequence[str]) -> Iterator[Shown]:
 
 def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     """Numbers that no healthy run has, where nothing else is told: uneven steps, a loss or a memory that only rises."""
-    for told in (*_series(lines, _SECONDS).values(), *_series(lines, _PLAIN).values()):
+    for told in (*_series(lines, _SECONDS).values(), *_series(lines, _PLAIN).values(), *_by_rate(lines)):
         usual = sorted(much for _, much in told)[len(told) // 4]
         slow = [at for at, much in told if much >= _SLOWER * usual > 0]
         if len(slow) >= max(_FEWEST, _OFTEN_SLOW * len(told)) and slow[-1] > told[len(told) // 2][0]:
@@ -321,7 +323,7 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
             return
     for told in chain(_series(lines, _SECONDS).values(), _by_rate(lines)):
         much = [each for _, each in told]
-        if len(much) >= _RISES and all(b >= a for a, b in pairwise(much)) and much[-1] >= _FILLED * much[0] > 0:
+        if len(much) >= _RISES and all(b >= _NOISE * a for a, b in pairwise(much)) and much[-1] >= _FILLED * much[0] > 0:
             yield "slow-words", told[-1][0], f"some steps are slow: {lines[told[-1][0]].strip()}"
             return
         for cut in range(_FEWEST, len(much) - _FEWEST + 1):

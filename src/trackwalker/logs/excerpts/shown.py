@@ -27,18 +27,13 @@ from trackwalker.logs.excerpts.programs import (
     slower_steps,
 )
 from trackwalker.logs.excerpts.reports import (
-    boxed,
-    failed_states,
     filled_before_the_kill,
-    levels,
     looked_into,
     no_step_since,
-    remarks,
-    said_again,
     spinning,
     stood_together,
-    troubled,
 )
+from trackwalker.logs.excerpts.said import last_resort, remarks
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
 from trackwalker.logs.failures.kinds import kind_of
@@ -131,20 +126,13 @@ def shown(
         for each in odd_numbers(lines, found) if "slow-words" not in said else ():
             said.setdefault(each[0], []).append(each)
         for each in (
-            chain(
-                spinning(lines),
-                remarks(own, texts),
-                looked_into(lines),
-                no_step_since(lines),
-                boxed(lines),
-                failed_states(found),
-                said_again(lines),
-                levels(lines, harmless),
-                troubled(lines, harmless),
-            )
+            chain(spinning(lines), remarks(own, texts), looked_into(lines), no_step_since(lines))
             if "slow-words" not in said
             else ()
         ):
+            said.setdefault(each[0], []).append(each)
+        nothing = "slow-words" not in said and not any(hit.signature.order <= _SLOWS for hit in hits)
+        for each in last_resort(lines, found, harmless) if nothing else ():
             said.setdefault(each[0], []).append(each)
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
