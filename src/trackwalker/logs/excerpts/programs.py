@@ -74,7 +74,7 @@ WAITS_FOR = re.compile(
 _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
 _AT_ITS_END = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
-    r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit|^\W*['\"]?train_runtime\b"  # noqa: E501
+    r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit"  # noqa: E501
     r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (?P<steps>\d+)/(?P=steps) |\bdriver shutting down\b"
 )
 _BAR = re.compile(r"%\|[^|]*\| (\d+)/(\d+) \[")  # of an outer loop a full one is a part
@@ -323,7 +323,11 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
             return
     for told in chain(_series(lines, _SECONDS).values(), _by_rate(lines)):
         much = [each for _, each in told]
-        if len(much) >= _RISES and all(b >= _NOISE * a for a, b in pairwise(much)) and much[-1] >= _FILLED * much[0] > 0:
+        if (
+            len(much) >= _RISES
+            and all(b >= _NOISE * a for a, b in pairwise(much))
+            and much[-1] >= _FILLED * much[0] > 0
+        ):
             yield "slow-words", told[-1][0], f"some steps are slow: {lines[told[-1][0]].strip()}"
             return
         for cut in range(_FEWEST, len(much) - _FEWEST + 1):

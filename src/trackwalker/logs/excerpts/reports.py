@@ -101,8 +101,3 @@ def no_step_since(lines: Sequence[str]) -> Iterator[Shown]:
     if told[-1][0] > steps[-1][0] and since >= max(_OFTEN * median(gaps), 3 * max(gaps), _LONG_S):
         at = steps[-1][0]
         yield "slow-words", at, f"stands: no step since {lines[at].strip()}"
-
-
-
-
-

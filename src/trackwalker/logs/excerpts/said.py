@@ -7,7 +7,6 @@ is known.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
@@ -35,9 +34,10 @@ _SENTENCE = re.compile(
     re.IGNORECASE,
 )
 _TROUBLE = re.compile(
-    r"(?i)\b(?:no|not|never|nobody|nothing|none|ends?|ended|stops?|stopped|stands?|stood|gone|dead|dies|died|killed|still|later|slow|slower|slowly|"
+    r"(?i)\b(?:no (?:\w+ )?(?:output|lines?|progress|steps?|errors?|messages?|traceback|logs?|answer|reply|xids?|core|process(?:es)?|sign|reason|more|longer|further)"  # noqa: E501
+    r"|not (?:\w+ )?(?:mov\w+|end\w*|finish\w*|respond\w*|answer\w*|come|came|start\w*|get|got|print\w*|progress\w*|chang\w+|any ?more|the case)|never|nobody|nothing|ends?|ended|stops?|stopped|stands?|stood|gone|dead|dies|died|killed|still|later|slow|slower|slowly|"
     r"(?:the|its) last|last (?:output|lines?|words?|log)|twice|third time|(?:takes?|took|needs?) (?:about |only )?\d+|left (?:it|running)|than (?:before|usual|expected)|drops?|dropped|idle|waits?|waiting"  # noqa: E501
-    r"|for (?:\w+ )?(?:minutes?|min|hours?|h|days?)|(?:minutes|hours|days) (?:now|ago|already)|since \d\d:\d\d|normally|usually|expected|freez\w*)\b"  # noqa: E501
+    r"|for (?:\w+ )?(?:minutes?|min|hours?|h|days?)|(?:minutes|hours|days) (?:now|ago|already)|since \d\d:\d\d|normally|usually|expected|freez\w*|(?:fine|well|good|ok|works?|worked|runs?|ran|normal) until)\b"  # noqa: E501
 )
 _WELL = re.compile(
     r"(?i)\b(?:healthy|fine(?!\W+(?:until|but|except|then|for|up to|with one))|as expected|looks good|all good|normal run|no (?:problem|issue)s?"  # noqa: E501
@@ -64,7 +64,7 @@ _LONG = 600
 _TROUBLED = re.compile(
     r"(?i)\b(?:differs? from (?:rank|that of|the others?|expected)|out of sync|de-?sync\w*|no heartbeats?\b|miss(?:ed|ing) heartbeats?|heartbeats? (?:was |were )?missed"  # noqa: E501
     r"|stopping (?:the )?(?:job|run|gang)\b|(?:marked|is|became|as) (?:unhealthy|degraded|lost)\b|exit[ _]?codes?\W{1,4}\[[^\]]*[1-9]"
-    r"|lost (?:\w+-\d+|rank|worker|node|host|task|peer|replica|member)\b|\"?(?:event|status|state|phase|result)\"?\W{1,4}(?:[a-z]+_)?(?:fail|error|crash|lost)\w*\W)"  # noqa: E501
+    r"|lost (?:\w+-\d+|rank|worker|node|host|task|peer|replica|member)\b|\"?(?:event|status|state|phase|result)\"?\s?[:=]\s?\"?(?:[a-z]+_)?(?:fail|error|crash|lost)\w*\W)"  # noqa: E501
 )
 _FOR_LONG = re.compile(r"(?i)\b\d+ ?(?:min(?:utes?)?|h(?:ours?)?|days?)\b")
 _AGAIN = re.compile(
@@ -73,7 +73,9 @@ _AGAIN = re.compile(
 _ALIKE = re.compile(r"[\d.:,-]+")
 _PROGRESS = re.compile(r"(?P<state>[\w.]+/[\w.]+) \[(?P<elapsed>\d+(?::\d\d)+)<")
 _STOOD_S = 60.0
-_STEP_LOSS = re.compile(r"(?i)\b(?:it|iter|iterations?|steps?)\W{0,3}(?P<step>\d+)\b.{0,40}?\bloss\W{1,4}(?P<loss>\d+\.\d+)")
+_STEP_LOSS = re.compile(
+    r"(?i)\b(?:it|iter|iterations?|steps?)\W{0,3}(?P<step>\d+)\b.{0,40}?\bloss\W{1,4}(?P<loss>\d+\.\d+)"
+)
 _APART = 0.15  # of the larger one
 _EACH = re.compile(r"(?<![\w.])(?P<who>[A-Za-z][A-Za-z_-]*\d+)\W{1,2}(?P<much>\d+(?:\.\d+)?)(?=[kKMG]?(?:[\s,;|)]|$))")
 _MEMBERS, _BELOW = 4, 0.7
@@ -225,6 +227,11 @@ def remarks(lines: Sequence[str], all_lines: Sequence[str]) -> Iterator[Shown]:
 
 
 def _of_one_form(lines: Sequence[str], aside: int) -> bool:
-    """Whether a program wrote beside the sentence: lines that are alike but for their numbers."""
-    forms = Counter(_ALIKE.sub("#", line.strip()) for at, line in enumerate(lines) if at != aside and line.strip())
-    return any(n >= _SEVERAL and "#" in form for form, n in forms.items())
+    """Whether a program wrote beside the sentence, all above it or all below: lines alike but for their numbers."""
+    spoken = [(at, line.strip()) for at, line in enumerate(lines) if at != aside and line.strip()]
+    forms: dict[str, dict[str, int]] = {}
+    for at, line in spoken:
+        forms.setdefault(_ALIKE.sub("#", line), {})[line] = at
+    places = [at for form, told in forms.items() if "#" in form and len(told) >= _SEVERAL for at in told.values()]
+    prose = sum(len({m.group().lower() for m in _SENTENCE.finditer(line, 0, _LONG)}) >= _SEVERAL for _, line in spoken)
+    return bool(places) and not min(places) < aside < max(places) and 2 * prose <= len(spoken)

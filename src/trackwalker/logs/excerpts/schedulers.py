@@ -17,7 +17,9 @@ _EVICTS = re.compile(r"(?i)^\w*evict\w*$")
 _FOR_OTHERS = re.compile(r"(?i)\bpreempt|\breclaim|higher.priority|accommodate")
 _SHORT = {"NF": "NODE_FAIL", "PR": "PREEMPTED", "CA": "CANCELLED", "TO": "TIMEOUT", "OOM": "OUT_OF_MEMORY"}
 _NO_PODS = re.compile(r"No resources found(?: in \S+ namespace)?\.?\s*$|\s*JobState=PENDING\b")
-_DEMANDS = re.compile(r"^\s*\{.*\}( \* \d+ \(\w+\))?: \d+\+? pending (?:tasks|actors|placement)")  # what Ray has no room for
+_DEMANDS = re.compile(
+    r"^\s*\{.*\}( \* \d+ \(\w+\))?: \d+\+? pending (?:tasks|actors|placement)"
+)  # what Ray has no room for
 _WELL = ("Running", "Completed", "Succeeded", "Terminating")
 _AGAIN, _OFTEN = re.compile(r"(\d{1,6})\b"), 3  # restarts
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")

@@ -89,9 +89,7 @@ _TOGETHER = re.compile(
 )
 
 
-def shown(
-    scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature], harmless: Collection[int] = ()
-) -> list[Hit]:
+def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature], harmless: Collection[int] = ()) -> list[Hit]:
     """Hits of classes that no line has brought up; the words of slowness only where nothing else is known."""
     if scan.size > _LONGEST or len(scan.tail) < scan.size:
         return []

@@ -256,7 +256,7 @@ def _named_too_much(groups: list[Group]) -> None:
 
 def _parts(group: Group, groups: list[Group], line: int) -> bool:
     """Whether all of a class tells only of lost peers, of how processes ended or of the end itself."""
-    victims = having([group], "own-end", "end-of-process", *VICTIMS)
+    victims = having([group], "end-by-signal", "teardown", "end-of-process", *VICTIMS)  # want of memory is none
     launchers = group.has("traceback") and not having(groups, "exception")  # whatever it raised is no error's name
     return bool(victims) or launchers or all(reacts(h.text) or h.line == line or _calm(h) for h in group.hits)
 

@@ -21,7 +21,7 @@ MOST_MORE = 64
 MOST_ENDS, END = 512, 2048  # files beside the main log whose last bytes are kept
 MOST_HITS = 1 << 17  # of all classes, hosts and ranks: beyond that lines that no rank wrote are one host's
 _IGNORED = 30  # lines of a traceback
-_RAISES = re.compile(r"Traceback \(|(?:[A-Za-z_]\w*\.)*[A-Z]\w+(?:: |$)")
+_RAISES = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w+(?:: |$)")
 Key = tuple[str, int | None, str]  # the class, whose line it is: a rank's, or where none is told a host's
 
 
@@ -60,7 +60,10 @@ class Source:
     wrote: set[str] = field(default_factory=set)  # the hosts whose lines stand at its front
     summary: Summary = field(default_factory=Summary)
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
-    ignored: tuple[int, int | None] = (0, None)  # up to which line, and of which rank, an error is told that was ignored
+    ignored: tuple[int, int | None] = (
+        0,
+        None,
+    )  # up to which line, and of which rank, an error is told that was ignored
 
     @property
     def of_one_rank(self) -> bool:
@@ -72,10 +75,11 @@ class Source:
         if b"Exception ignored in" in line.raw:
             self.ignored = (line.number + _IGNORED, body.rank)
         until, rank = self.ignored
-        frame = body.text[:1].isspace()
-        if line.number > until or body.rank != rank or not (frame or _RAISES.match(body.text)):
+        said = body.text.lstrip()
+        frame = said.startswith(('File "', "Traceback ("))
+        if line.number > until or body.rank != rank or not (frame or _RAISES.match(said)):
             return False
-        if not frame and not body.text.startswith("Traceback"):
+        if not frame:
             self.ignored = (0, None)
         return True
 
