@@ -13,7 +13,7 @@ from trackwalker.errors import NotAJobError
 STEPS = "".join(f"iter {i} loss 2.{i} 0.51 s\n" for i in range(3))
 KNOWN = "".join(
     f" iteration {i:8d}/ 900 | elapsed time per iteration (ms): 10.0 | lm loss: 7.{i}E+00 |\n" for i in range(3)
-)  # noqa: E501
+)
 RULE = "-" * 74 + "\n"
 CARD = "{i}  3  0x71, 4{i}  44.0°C  {watt}.0W  NPS1, SPX, 0  {clock}Mhz  900Mhz  0%  auto  750.0W  81%   {busy}%\n"
 FRAMES = "".join(
@@ -80,7 +80,7 @@ CASES = {
     "what MPI's launcher says between two rules": (f"$ mpirun -np 16 python a.py\n{RULE}The daemon of the node that is named is of no known kind.\n{RULE}", "unclassified"),  # noqa: E501
     "its advice": (f"$ mpirun -np 16 python a.py\n{RULE}WARNING: more slots are there than are used.\n{RULE}{STEPS}", None),  # noqa: E501
     "a state that says that it failed": ("$ sky queue\nID   NAME   RESOURCES   STATUS\n7    tiny   1x [T4:1]   FAILED_CONTROLLER\n", "unclassified"),  # noqa: E501
-    "states of what is well": ("$ sky queue\nID   NAME   RESOURCES   STATUS\n7    tiny   1x [T4:1]   SUCCEEDED\n", None),
+    "states of what is well": ("$ sky queue\nID   NAME   RESOURCES   STATUS\n7    tiny   1x [T4:1]   SUCCEEDED\n", None),  # noqa: E501
     "a remark under its writer's name": (f"{STEPS}[ops] the file ends here. Nobody says that they touched it.\n", "unclassified"),  # noqa: E501
     "there was no error": (f"I left it over night and this morning nothing is there. No error, the cards are empty.\n\n{STEPS}", "unclassified"),  # noqa: E501
     "it ended with no errors": (f"# all three of them ended with no errors, this is the last\n{STEPS}", None),
@@ -121,7 +121,7 @@ CASES = {
         "oom-gpu",
     ),
     # Who ended it.
-    "a limit in words": ("step 9 loss 2\njob 8 exceeded its maximum runtime of 24h\nReceived SIGTERM, exiting\n", "walltime"),
+    "a limit in words": ("step 9 loss 2\njob 8 exceeded its maximum runtime of 24h\nReceived SIGTERM, exiting\n", "walltime"),  # noqa: E501
     "a limit by its name": ("step 9 loss 2\nrun 8 terminated, reason: MAX_DURATION_EXCEEDED\n", "walltime"),
     "taken back": ("step 9 loss 2\nrun 8 ended: the spot instance was reclaimed by the provider\n", "preempted"),
     # Numbers.
@@ -139,8 +139,8 @@ CASES = {
     "the shell's good answer": (f"{STEPS}$ echo $?\n0\n", None),
     "a wait that is told again": ("10:10:10 connecting to 10.1.2.3:1234\n10:15:10 still connecting...\n10:20:10 still connecting...\n", "unclassified"),  # noqa: E501
     "an error by its level": ("[10:11:12][I][trainer] step 50 | loss 1.91\n[10:41:13][E][agent] the leader is late by 1800 s\n", "unclassified"),  # noqa: E501
-    "an event": ('{"event":"task_failed","task":"w-3","attempt":3}\n{"event":"job_failed","job":"sft"}\n', "unclassified"),
-    "an event that is well": ('{"event":"task_done","task":"w-3","attempt":3}\n{"event":"job_done","job":"sft"}\n', None),
+    "an event": ('{"event":"task_failed","task":"w-3","attempt":3}\n{"event":"job_failed","job":"sft"}\n', "unclassified"),  # noqa: E501
+    "an event that is well": ('{"event":"task_done","task":"w-3","attempt":3}\n{"event":"job_done","job":"sft"}\n', None),  # noqa: E501
     "codes of all": ("[launch] all workers are through, exit codes: [0, 0, -15, 1]\n", "unclassified"),
     "codes that are all nought": ("[launch] all workers are through, exit codes: [0, 0, 0, 0]\n", None),
     "who lost somebody": ("tr-0 | step 90\ntr-1 | step 90\ntr-0 | lost tr-1, going back to step 80 (1/3)\ntr-0 | step 80\n", "unclassified"),  # noqa: E501

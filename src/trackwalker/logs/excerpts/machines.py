@@ -101,7 +101,7 @@ def _clock(row: Row) -> float | None:
 
 
 def _cards(lines: Sequence[str]) -> Iterator[Shown]:
-    """Rows of `rocm-smi`, whatever columns it has: cards that are busy far below the clock of others, or of any card."""
+    """Rows of `rocm-smi`, whatever columns it has: busy cards far below the clock of others, or of any card."""
     rows = [(at, m) for at, line in enumerate(lines) if (m := _CARD.match(line)) and int(m["busy"]) >= _WORKS]
     fastest = max((int(m["clock"]) for _, m in rows), default=0)
     for at, match in rows:

@@ -30,12 +30,12 @@ _SPEAKS = re.compile(  # a program, by its name or its level before what it says
     r"^(?!(?:Subject|Re|Report\w*|Notes?|Problem|Symptoms?|Summary|Observed|Context|Question)\b)(?:\S+|(?i:error|warning|fatal)\b[^:]{0,40}): "  # noqa: E501
 )
 _SENTENCE = re.compile(
-    r"\b(?:the|a|an|is|are|was|were|it|its|this|that|there|then|and|of|in|on|at|with|for|but|we|i|they|all|here|to|from|has|been|my|our)\b",  # noqa: E501
+    r"\b(?:the|a|an|is|are|was|were|it|its|this|that|there|then|and|of|in|on|at|with|for|but|we|i|they|all|here|to|from|has|been|my|our)\b",
     re.IGNORECASE,
 )
 _TROUBLE = re.compile(
     r"(?i)\b(?:no (?:\w+ )?(?:output|lines?|progress|steps?|errors?|messages?|traceback|logs?|answer|reply|xids?|core|process(?:es)?|sign|reason|more|longer|further)"  # noqa: E501
-    r"|not (?:\w+ )?(?:mov\w+|end\w*|finish\w*|respond\w*|answer\w*|come|came|start\w*|get|got|print\w*|progress\w*|chang\w+|any ?more|the case)|never|nobody|nothing|ends?|ended|stops?|stopped|stands?|stood|gone|dead|dies|died|killed|still|later|slow|slower|slowly|"
+    r"|not (?:\w+ )?(?:mov\w+|end\w*|finish\w*|respond\w*|answer\w*|come|came|start\w*|get|got|print\w*|progress\w*|chang\w+|any ?more|the case)|never|nobody|nothing|ends?|ended|stops?|stopped|stands?|stood|gone|dead|dies|died|killed|still|later|slow|slower|slowly|"  # noqa: E501
     r"(?:the|its) last|last (?:output|lines?|words?|log)|twice|third time|(?:takes?|took|needs?) (?:about |only )?\d+|left (?:it|running)|than (?:before|usual|expected)|drops?|dropped|idle|waits?|waiting"  # noqa: E501
     r"|for (?:\w+ )?(?:minutes?|min|hours?|h|days?)|(?:minutes|hours|days) (?:now|ago|already)|since \d\d:\d\d|normally|usually|expected|freez\w*|(?:fine|well|good|ok|works?|worked|runs?|ran|normal) until)\b"  # noqa: E501
 )
@@ -63,7 +63,7 @@ _WORDS = 5
 _LONG = 600
 _TROUBLED = re.compile(
     r"(?i)\b(?:differs? from (?:rank|that of|the others?|expected)|out of sync|de-?sync\w*|no heartbeats?\b|miss(?:ed|ing) heartbeats?|heartbeats? (?:was |were )?missed"  # noqa: E501
-    r"|stopping (?:the )?(?:job|run|gang)\b|(?:marked|is|became|as) (?:unhealthy|degraded|lost)\b|exit[ _]?codes?\W{1,4}\[[^\]]*[1-9]"
+    r"|stopping (?:the )?(?:job|run|gang)\b|(?:marked|is|became|as) (?:unhealthy|degraded|lost)\b|exit[ _]?codes?\W{1,4}\[[^\]]*[1-9]"  # noqa: E501
     r"|lost (?:\w+-\d+|rank|worker|node|host|task|peer|replica|member)\b|\"?(?:event|status|state|phase|result)\"?\s?[:=]\s?\"?(?:[a-z]+_)?(?:fail|error|crash|lost)\w*\W)"  # noqa: E501
 )
 _FOR_LONG = re.compile(r"(?i)\b\d+ ?(?:min(?:utes?)?|h(?:ours?)?|days?)\b")

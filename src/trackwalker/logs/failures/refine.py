@@ -25,8 +25,8 @@ from trackwalker.logs.failures.line_hosts import (
 )
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.failures.saving import around_checkpoints, near
-from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.failures.structure import SAID
+from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
@@ -124,9 +124,9 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         for end in groups:
             if all(by_hand(h) for h in end.hits):
                 end.tier, end.why = 8, "somebody ended by hand what had not got on"
-    told = [g.first for g in groups if g.tier == SLOWS and stood(g.first.text)]
+    still = [g.first for g in groups if g.tier == SLOWS and stood(g.first.text)]
     for end in groups if not index.facts.header else ():
-        if end.tier <= 5 and all(ended_bare(h) and any(t.line < h.line for t in told) for h in end.hits):
+        if end.tier <= 5 and all(ended_bare(h) and any(t.line < h.line for t in still) for h in end.hits):
             end.tier, end.why = 8, "it had stood still before somebody ended it"
     _typed_afterwards(groups, index)
     _without_python(groups, index)

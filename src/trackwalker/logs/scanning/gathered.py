@@ -71,7 +71,7 @@ class Source:
         return self.rank is not None and not self.main
 
     def ignores(self, line: Line, body: Body) -> bool:
-        """Whether it tells of an error that Python ignored: the traceback below its word on that, and what was raised."""
+        """Whether it tells of an error that Python ignored: the traceback below its word on that, and the error."""
         if b"Exception ignored in" in line.raw:
             self.ignored = (line.number + _IGNORED, body.rank)
         until, rank = self.ignored
