@@ -145,6 +145,13 @@ CASES = {
     "codes that are all nought": ("[launch] all workers are through, exit codes: [0, 0, 0, 0]\n", None),
     "who lost somebody": ("tr-0 | step 90\ntr-1 | step 90\ntr-0 | lost tr-1, going back to step 80 (1/3)\ntr-0 | step 80\n", "unclassified"),  # noqa: E501
     "no step was made": ("Watchdog: no step finished in 1800 s, writing stacks\n", "unclassified"),
+    # What was looked at.
+    "a full disk where a write failed": ("OSError: [Errno 5] Input/output error: '/scratch/a/9.pt'\n$ df -h /scratch\n/dev/nvme1n1    3.5T  3.5T     0 100% /scratch\n", "storage-full"),  # noqa: E501
+    "a disk with room": ("OSError: [Errno 5] Input/output error: '/scratch/a/9.pt'\n$ df -h /scratch\n/dev/nvme1n1    3.5T  1.5T  2.0T  43% /scratch\n", "storage-error"),  # noqa: E501
+    "memory of a process that grows": ("".join(f"rss of rank 0: {41 + 20 * i}.{i} GB\n" for i in range(6)), "host-memory-leak"),  # noqa: E501
+    "the reason of what is told above": ("torch._dynamo hit config.recompile_limit (8)\n   last reason: size mismatch at index 1\n", "recompilation"),  # noqa: E501
+    "a test of a card that failed": ("dcgmi diag -r 3\n| Diagnostic                | Result |\n| Memory                    | Fail   |\n", "unclassified"),  # noqa: E501
+    "tests that passed": ("dcgmi diag -r 3\n| Diagnostic                | Result |\n| Memory                    | Pass   |\n", None),  # noqa: E501
     "demands of Ray": ("Node status\nDemands:\n {'GPU': 8.0}: 4+ pending tasks/actors (4+ using placement groups)\n", "unclassified"),  # noqa: E501
     "no demands": ("Node status\nDemands:\n (no resource demands)\n", None),
 }  # fmt: skip
@@ -166,6 +173,8 @@ def test_what_an_excerpt_shows(tmp_path: Path, name: str) -> None:
         (f"{STEPS}{ACTOR}2025-02-11 01:37:22,094\tERR cli.py:69 -- Job 'raysubmit_Tz41' failed\n", "program"),
         ("$ sky queue\nID   NAME   RESOURCES   STATUS\n7    tiny   1x [T4:1]   FAILED_CONTROLLER\n", "program"),
         (f"{STEPS}$ echo $?\n137\n", "memory"),
+        (f"{STEPS}$ ethtool -S eth0\n  rx_bytes: 4\n", "network"),  # what somebody asks tells where he searches
+        ("dcgmi diag -r 3\n| Diagnostic                | Result |\n| Memory                    | Fail   |\n", "device"),
         # When it was says nothing of where to search.
         ("ERROR: node n14 heartbeat late by 91 s, removing it from the gang\n", "program"),
     ],

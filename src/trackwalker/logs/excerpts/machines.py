@@ -158,7 +158,7 @@ _SAMPLES = 4
 _GROWS = 1.5  # times the first
 _OF_ALL = 0.25  # of the memory, between the first sample and the last
 _RESIDENT = re.compile(
-    r"(?i)\b(?:max[ _]?)?(?:rss|(?:cpu|host|system|process)[ _-]?(?:ram|mem(?:ory)?)(?:[ _]us(?:ed|age))?|ram(?:[ _]us(?:ed|age))?)\W{1,4}"  # noqa: E501
+    r"(?i)\b(?:max[ _]?)?(?:rss|(?:cpu|host|system|process)[ _-]?(?:ram|mem(?:ory)?)(?:[ _]us(?:ed|age))?|ram(?:[ _]us(?:ed|age))?)(?: of (?:rank|worker|process) \d+)?\W{1,4}"  # noqa: E501
     r"(?P<much>\d+(?:\.\d+)?) ?(?P<unit>[KMGT])?i?B?\b"
 )
 _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -247,6 +247,20 @@ def _rises(values: Sequence[float]) -> bool:
     if len(values) < _SAMPLES or any(b <= a for a, b in pairwise(values)):
         return False
     return values[-1] - values[-2] >= 0.25 * (values[-1] - values[0]) / (len(values) - 1)
+
+
+_FILE_SYSTEM = re.compile(
+    r"^\S+\s+(?:\w+\s+)?(?:[\d.]+[KMGTP]?i?\s+){3}(?P<used>\d{1,3})%\s+(?P<where>/\S*)\s*$"  # a row of df
+)
+_NO_STORE = re.compile(r"^/(?:dev|proc|sys|run|boot|snap)\b")
+
+
+def full_disks(lines: Sequence[str]) -> Iterator[Shown]:
+    """A file system of which nothing is free, by the table of them."""
+    for at, line in enumerate(lines):
+        match = _FILE_SYSTEM.match(line)
+        if match and int(match["used"]) >= 100 and not _NO_STORE.match(match["where"]):
+            yield "storage-full", at, line.strip()
 
 
 _BY_TCP = re.compile(

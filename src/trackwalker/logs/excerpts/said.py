@@ -55,6 +55,7 @@ _ADVICE = re.compile(r"(?i)^\W*(?:\[\S+\] )?(?:warning|note|by default|as of)\b"
 _FAILED_STATE = re.compile(
     r"(?i)^(?:[a-z]+[_-])?(?:fail|error|crash|dead|lost|unhealthy|unknown|stuck)[a-z]*(?:[_-]\w+)*$"
 )
+_FAILED_TEST = re.compile(r"^\|\s*[A-Z][\w /()-]{2,40}\|\s*(?i:fail(?:ed)?)\b[^|]*\|")  # DCGM's
 _STATES = frozenset({"state", "status", "phase", "job status", "job_status", "final_status", "result", "health"})
 _SLOWER = re.compile(
     r"(?i)\bslow\w*|\b(?:takes?|took|needs?) (?:about |only )?\d+|\bthan (?:before|usual|expected)\b|\bdrops?\b|util|%|\b(?:usually|normally|expected)\b"  # noqa: E501
@@ -87,6 +88,7 @@ def last_resort(lines: Sequence[str], found: Sequence[Table], harmless: Collecti
     """Whatever says that something is wrong, where nothing else does; the first of it counts."""
     yield from boxed(lines)
     yield from failed_states(found)
+    yield from diagnosed(lines)
     yield from bar_stands(lines)
     yield from said_again(lines)
     yield from ended_with_code(lines)
@@ -171,6 +173,14 @@ def failed_states(found: Sequence[Table]) -> Iterator[Shown]:
             if _FAILED_STATE.match(row.cells[column or ""].strip()):
                 yield "slow-words", row.line, f"its state: {row.text.strip()}"
                 return
+
+
+def diagnosed(lines: Sequence[str]) -> Iterator[Shown]:
+    """A row of a machine's own tests that failed."""
+    for at, line in enumerate(lines):
+        if _FAILED_TEST.match(line):
+            yield "slow-words", at, f"held back by itself: {line.strip()}"
+            return
 
 
 def said_again(lines: Sequence[str]) -> Iterator[Shown]:

@@ -10,7 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from trackwalker.logs.excerpts.machines import Shown, busy_hosts, long_saves, one_far_behind, slow_gpus, unused_rdma
+from trackwalker.logs.excerpts.machines import (
+    Shown,
+    busy_hosts,
+    full_disks,
+    long_saves,
+    one_far_behind,
+    slow_gpus,
+    unused_rdma,
+)
 from trackwalker.logs.excerpts.programs import (
     ASIDE,
     BY_HAND,
@@ -77,6 +85,8 @@ _SAVES_NOW = re.compile(
 _MEETS = re.compile(
     r"(?i)rendezvous|init_process_group|process group|\bwaiting for .{0,40}(?:workers?|ranks?|peers?|nodes?|hosts?|processes|members|master|leader)\b|master_addr|\b(?:re)?join(?:ed|ing)?\b|init_distributed|distributed init|distributed service|\bconnecting to \S+:\d"  # noqa: E501
 )
+_ASKS_NETWORK = re.compile(r"[$#] (?:sudo )?(?:ibstat|ibv_\w+|ethtool|rdma|ping|netstat|ss|ip|iperf3?|ib_\w+)\b")
+_ASKS_STORE = re.compile(r"[$#] (?:sudo )?(?:iostat|df|du|lfs|nfsstat|mount|gsutil|aws s3)\b")
 _IN_STORE = re.compile(  # a process that cannot be interrupted, and what in the kernel it waits for
     r"\sD[slN+<L]{0,4}\s+(?:\S+\s+){0,2}?\w*(?:nfs|rpc_wait|cl_|ll_|lustre|fuse|xfs|ext4|jbd2|btrfs|ceph|gpfs|io_schedule|folio|wait_on_page|osc_|mdc_)"
 )
@@ -105,7 +115,9 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature], harml
     members = chain(long_saves(lines), one_far_behind(lines), unused_rdma(lines))
     killed = any("kill" in hit.signature.traits for hit in hits)
     reported = chain(stood_together(lines), filled_before_the_kill(lines) if killed else ())
-    for each in chain(ended, machines, slow_programs(lines, found), members, reported):
+    refused = any("disk-or-mount" in hit.signature.traits for hit in hits)
+    full = full_disks(lines) if refused else ()
+    for each in chain(ended, machines, slow_programs(lines, found), members, reported, full):
         if each[0] not in taken:
             said.setdefault(each[0], []).append(each)
     for each in chain(slower_steps(lines), diverged(lines)) if not said else ():
@@ -135,7 +147,8 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature], harml
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
     kinds = {"slow-words": _class_shown(lines, *said["slow-words"][0][1:])} if "slow-words" in said else {}
-    return [_hit(known[name], told, scan.path.name, killed, kinds.get(name, "")) for name, told in said.items()]
+    whole = {"storage-full", _LOADER} | {name for name in said if killed and known[name].cause in _KILLS}
+    return [_hit(known[name], told, scan.path.name, name in whole, kinds.get(name, "")) for name, told in said.items()]
 
 
 def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
@@ -169,6 +182,11 @@ def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
         return "storage"
     if _READS_DATA.search(last):
         return "data"
+    if remark or BY_HAND.search(text):  # what somebody asks tells where he searches
+        if _ASKS_NETWORK.search(text):
+            return "network"
+        if _ASKS_STORE.search(text):
+            return "storage"
     if _MEETS.search(last) or WAITS_FOR.search(last):
         return "rendezvous"
     busy = sum(1 for line in lines if _SPINS.search(line, 0, 400))
@@ -199,9 +217,10 @@ def _ends_by_hand(signature: Signature, told: Sequence[Shown]) -> bool:
     return "request-to-end" in signature.traits and all(_BY_HAND.search(text) for _, _, text in told)
 
 
-def _hit(signature: Signature, told: Sequence[Shown], file: str, killed: bool, kind: str) -> Hit:
-    # What a table shows slowed the run, and an error beside it says more; but memory that only grows gets one killed.
-    if 1 <= signature.order <= 4 and not (killed and signature.cause in _KILLS) and signature.id != _LOADER:
+def _hit(signature: Signature, told: Sequence[Shown], file: str, whole: bool, kind: str) -> Hit:
+    # What a table shows slowed the run, and an error beside it says more; but memory that only grows gets one killed,
+    # and on a full disk a write fails.
+    if 1 <= signature.order <= 4 and not whole:
         signature = signature.model_copy(update={"tier": _SLOWS, "traits": []})
     (_, first, text), (_, last, _) = told[0], told[-1]
     return Hit(signature, None, first + 1, text[:_QUOTED], file, None, len(told), last + 1, kind=kind)

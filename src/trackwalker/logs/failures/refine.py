@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trackwalker.logs.excerpts.shown import by_hand, ended_bare, stood
-from trackwalker.logs.failures.groups import SLOWS, Group, having, only, waits_for, when
+from trackwalker.logs.failures.groups import Group, having, only, waits_for, when
 from trackwalker.logs.failures.kinds import kind_of_cause
 from trackwalker.logs.failures.line_hosts import (
     absent_hosts,
@@ -25,6 +24,7 @@ from trackwalker.logs.failures.line_hosts import (
 )
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.failures.saving import around_checkpoints, near
+from trackwalker.logs.failures.shown_beside import beside_what_is_shown
 from trackwalker.logs.failures.structure import SAID
 from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED
@@ -120,15 +120,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         if all("lo:" in t for t in texts) and not having(groups, "connecting-failed"):
             group.tier = 8
     _named_too_much(groups)
-    if any(g.tier == SLOWS for g in groups) and not len(index.steps) and not index.facts.header:
-        for end in groups:
-            if all(by_hand(h) for h in end.hits):
-                end.tier, end.why = 8, "somebody ended by hand what had not got on"
-    still = [g.first for g in groups if g.tier == SLOWS and stood(g.first.text)]
-    for end in groups if not index.facts.header else ():
-        if end.tier <= 5 and all(ended_bare(h) and any(t.line < h.line for t in still) for h in end.hits):
-            end.tier, end.why = 8, "it had stood still before somebody ended it"
-    _typed_afterwards(groups, index)
+    beside_what_is_shown(groups, index)
     _without_python(groups, index)
     _only_warned(groups, index)
     if index.places.unlimited:
@@ -317,17 +309,6 @@ def _image_stage(group: Group, index: LogIndex) -> None:
     failed = {e.host for e in index.facts.exits if e.host and e.code not in (0, *CANCELS)}
     if failed and len(failed) < len({e.host for e in index.facts.exits}):
         group.hosts = tuple(sorted(failed))
-
-
-def _typed_afterwards(groups: list[Group], index: LogIndex) -> None:
-    """What a command says in unknown words that was typed below the run is not the run's, where a cause is shown."""
-    typed = [line for line in index.places.prompts if len(index.steps) and line > int(index.steps.line.max())]
-    if not typed or not any(g.tier == SLOWS and g.cause != "unclassified" for g in groups):
-        return
-    for group in groups:
-        unknown = group.first.signature.unnamed and all(h.told is not None and not h.told.python for h in group.hits)
-        if unknown and all(h.file == index.path.name and h.line > typed[0] for h in group.hits):
-            group.tier, group.why = 8, "a command says it that was typed after the run"
 
 
 def _waited(hit: Hit) -> bool:
