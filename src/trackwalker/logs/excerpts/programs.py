@@ -61,7 +61,7 @@ NO_MORE = re.compile(
 )
 
 BY_HAND = re.compile(
-    r"^\s*(?:\^C)+|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:\w+; ?)*(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
+    r"^\s*(?:\^[CZ\\])+|^(?:sudo )?(?:py-spy (?:dump|top)|gdb -p|pstack) |^Thread \S+ \(\w+\): \"MainThread\"|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:\w+; ?)*(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
     r"(?:py-spy|gdb|nvidia-smi|rocm-smi|amd-smi|ps|top|htop|iostat|mpstat|dmesg|strace|pstack|ibstat|rdma|ethtool|cat /proc)\b"  # noqa: E501
 )
 ASIDE = re.compile(

@@ -39,6 +39,14 @@ _TROUBLE = re.compile(
     r"(?:the|its) last|last (?:output|lines?|words?|log)|twice|third time|(?:takes?|took|needs?) (?:about |only )?\d+|left (?:it|running)|than (?:before|usual|expected)|drops?|dropped|idle|waits?|waiting"  # noqa: E501
     r"|for (?:\w+ )?(?:minutes?|min|hours?|h|days?)|(?:minutes|hours|days) (?:now|ago|already)|since \d\d:\d\d|normally|usually|expected|freez\w*|(?:fine|well|good|ok|works?|worked|runs?|ran|normal) until)\b"  # noqa: E501
 )
+_REPORTS = re.compile(  # a person, not a program
+    r"(?i)\b(?:i|we|my|our|hi|hello)\b|\bworks?\b|\bsince (?:the|we|i|yesterday|last|an?)\b|\bafter (?:the|up\w+|i|we)\b|\b(?:every|each) (?:run|time|job|attempt)\b"  # noqa: E501
+    r"|\balways\b|\b(?:does|do|did)(?: not|n'?t)\b|\binstead of\b|\b(?:looks?|is) the same\b|\bsame (?:on|with|for|again)\b|\bsits?\b|\byesterday\b|\bsince the restart\b"  # noqa: E501
+)
+_TEACHES = re.compile(r"^(?:To |Use |Note|See |Do not |Don't |Run |Set |Make )|`[^`]+`.*`[^`]+`")  # how to use it
+_MACHINE = re.compile(
+    r"\b(?:INFO|DEBUG|WARN\w*|ERROR)\b|^\s*[\[({]|\d\s?[|:=/]|[|:=/]\s?\d|==>|^\s+\S.*\(\S+:\d+\)|^\S+ \S+ \d|\d+ (?:ms|s|it/s)\b"
+)
 _WELL = re.compile(
     r"(?i)\b(?:healthy|fine(?!\W+(?:until|but|except|then|for|up to|with one))|as expected|looks good|all good|normal run|no (?:problem|issue)s?"  # noqa: E501
     r"|(?:with|had|gave|and|finished|completed|ended) no errors?|without (?:any )?(?:error|problem|issue)s?)\b"
@@ -55,6 +63,7 @@ _ADVICE = re.compile(r"(?i)^\W*(?:\[\S+\] )?(?:warning|note|by default|as of)\b"
 _FAILED_STATE = re.compile(
     r"(?i)^(?:[a-z]+[_-])?(?:fail|error|crash|dead|lost|unhealthy|unknown|stuck)[a-z]*(?:[_-]\w+)*$"
 )
+_FILE_HEAD = re.compile(r"^==> \S.* <==$")
 _FAILED_TEST = re.compile(r"^\|\s*[A-Z][\w /()-]{2,40}\|\s*(?i:fail(?:ed)?)\b[^|]*\|")  # DCGM's
 _STATES = frozenset({"state", "status", "phase", "job status", "job_status", "final_status", "result", "health"})
 _SLOWER = re.compile(
@@ -64,7 +73,7 @@ _WORDS = 5
 _LONG = 600
 _TROUBLED = re.compile(
     r"(?i)\b(?:differs? from (?:rank|that of|the others?|expected)|out of sync|de-?sync\w*|no heartbeats?\b|miss(?:ed|ing) heartbeats?|heartbeats? (?:was |were )?missed"  # noqa: E501
-    r"|stopping (?:the )?(?:job|run|gang)\b|(?:marked|is|became|as) (?:unhealthy|degraded|lost)\b|exit[ _]?codes?\W{1,4}\[[^\]]*[1-9]"  # noqa: E501
+    r"|(?:not |un)successful\b|line \d+:\s+\d+ (?:Hangup|Quit|Stopped)\b|stopping (?:the )?(?:job|run|gang)\b|(?:marked|is|became|as) (?:unhealthy|degraded|lost)\b|exit[ _]?codes?\W{1,4}\[[^\]]*[1-9]"  # noqa: E501
     r"|lost (?:\w+-\d+|rank|worker|node|host|task|peer|replica|member)\b|\"?(?:event|status|state|phase|result)\"?\s?[:=]\s?\"?(?:[a-z]+_)?(?:fail|error|crash|lost)\w*\W)"  # noqa: E501
 )
 _FOR_LONG = re.compile(r"(?i)\b\d+ ?(?:min(?:utes?)?|h(?:ours?)?|days?)\b")
@@ -88,6 +97,7 @@ def last_resort(lines: Sequence[str], found: Sequence[Table], harmless: Collecti
     """Whatever says that something is wrong, where nothing else does; the first of it counts."""
     yield from boxed(lines)
     yield from failed_states(found)
+    yield from side_by_side(lines)
     yield from diagnosed(lines)
     yield from bar_stands(lines)
     yield from said_again(lines)
@@ -175,6 +185,13 @@ def failed_states(found: Sequence[Table]) -> Iterator[Shown]:
                 return
 
 
+def side_by_side(lines: Sequence[str]) -> Iterator[Shown]:
+    """The ends of several files below each other: somebody looked at who came how far."""
+    parts = [at for at, line in enumerate(lines) if _FILE_HEAD.match(line)]
+    if len(parts) >= _SEVERAL:
+        yield "slow-words", parts[0], f"stands: {lines[parts[0]].strip()}"
+
+
 def diagnosed(lines: Sequence[str]) -> Iterator[Shown]:
     """A row of a machine's own tests that failed."""
     for at, line in enumerate(lines):
@@ -221,27 +238,34 @@ def remarks(lines: Sequence[str], all_lines: Sequence[str]) -> Iterator[Shown]:
         said = match["said"] if match else ""
         if len(said.split()) < _WORDS or (_LOGGED.search(said) and not line.lstrip().startswith(_MARKS)):
             continue
-        if _SPEAKS.match(said) or not (set(ran) - {at} or _of_one_form(all_lines, at)):
-            continue
         marked = line.lstrip().startswith(_MARKS)
+        comment = line.lstrip().startswith("#")  # of a script or a setting as well: a run must stand beside it
+        if _SPEAKS.match(said) or _TEACHES.search(said):
+            continue
+        if not set(ran) - {at} and (comment or not _of_a_machine(all_lines, at)):
+            continue
         if not marked and ran and min(ran) < at < max(ran):  # the run went on after it
             continue
-        sentence = len({m.group().lower() for m in _SENTENCE.finditer(said)}) >= _SEVERAL
+        reports = not marked and _REPORTS.search(said) is not None
+        trouble = _TROUBLE.search(said) is not None
+        words = len({m.group().lower() for m in _SENTENCE.finditer(said)})
+        sentence = words >= _SEVERAL or (reports and (trouble or words > 0))
         sentence = sentence or (marked and bool(_FOR_LONG.search(said) or _STRONG.search(said)))
         searched = _NOT_THAT.search(said) is not None  # who looked for why, and did not find it
-        troubled_by = searched or (_TROUBLE.search(said) and not _WELL.search(said))
+        troubled_by = searched or ((trouble or reports) and not _WELL.search(said))
         if sentence and troubled_by and not _MAY_BE.search(said):
             slow = _SLOWER.search(said) and not _LAST_OUTPUT.search(said)
             yield "slow-words", at, f"{'' if slow else 'stands: '}{line.strip()}"
             return
 
 
-def _of_one_form(lines: Sequence[str], aside: int) -> bool:
-    """Whether a program wrote beside the sentence, all above it or all below: lines alike but for their numbers."""
-    spoken = [(at, line.strip()) for at, line in enumerate(lines) if at != aside and line.strip()]
-    forms: dict[str, dict[str, int]] = {}
-    for at, line in spoken:
-        forms.setdefault(_ALIKE.sub("#", line), {})[line] = at
-    places = [at for form, told in forms.items() if "#" in form and len(told) >= _SEVERAL for at in told.values()]
-    prose = sum(len({m.group().lower() for m in _SENTENCE.finditer(line, 0, _LONG)}) >= _SEVERAL for _, line in spoken)
-    return bool(places) and not min(places) < aside < max(places) and 2 * prose <= len(spoken)
+def _of_a_machine(lines: Sequence[str], aside: int) -> bool:
+    """Whether a program wrote beside the sentence, all above it or all below: lines of a machine, and hardly prose."""
+    spoken = [(at, line) for at, line in enumerate(lines) if at != aside and line.strip()]
+    places = [at for at, line in spoken if _MACHINE.search(line, 0, _LONG) and not _a_sentence(line)]
+    prose = sum(_a_sentence(line) for _, line in spoken)
+    return len(places) >= _SEVERAL and not min(places) < aside < max(places) and 2 * prose <= len(spoken)
+
+
+def _a_sentence(line: str) -> bool:
+    return len({m.group().lower() for m in _SENTENCE.finditer(line, 0, _LONG)}) >= _SEVERAL

@@ -23,6 +23,9 @@ _FEW = 4
 _ENDS = 5  # the tier of who ended a run
 _CLEAR = 2.0  # the weight of words
 _BLOCK = 3  # lines
+_PERSONS = re.compile(r"^[A-Z][a-z]* (?:[\w'\"`,;()%/-]+ ){3,}[\w'\"`()%/-]+\.\s*(?:$|[A-Z])")  # sentences, without a label
+_MEANT = 3.0  # the weight of a word that hardly means anything else
+_PLACES = frozenset({"memory", "storage", "network", "device", "rendezvous", "scheduler"})
 _OF_VALUES = frozenset({"KeyError", "ValueError", "TypeError", "IndexError"})
 _NO_CODE = re.compile(r"(?i)\bnon-?zero (?:exit )?(?:status|code)|\bexited with an? (?:error|non)")
 _SACCT = re.compile(
@@ -266,6 +269,8 @@ def _kind(group: Group, hosts: set[str]) -> str:
         return kind_of([hit.text], hosts=hosts)
     # What a rank says line upon line is one message; what stands further away tells more only where that is not clear.
     block = [h for h in group.hits if h.rank == hit.rank and h.file == hit.file and abs(h.line - hit.line) <= _BLOCK]
+    if told.severity < ERROR and _PERSONS.match(hit.text) and not (told.signal or told.code):
+        return kind if (kind := kind_of([hit.text], least=_MEANT)) in _PLACES else "program"
     texts = [hit.text, *(h.text for h in block if h is not hit and not reacts(h.text))][:_FEW]
     least = _CLEAR if group.has("exception") else 1.0  # what a program raises is its own where hardly a word leans
     found = kind_of(texts, told.about, told.exception, told.errno, hosts, least)
