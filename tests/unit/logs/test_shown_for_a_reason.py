@@ -120,6 +120,8 @@ CASES = {
         "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 502.00 MiB (GPU 2; 39.39 GiB total capacity; 37.02 GiB already allocated)\n",  # noqa: E501
         "oom-gpu",
     ),
+    "killed while it saved after the end": (f"{STEPS}Training complete. Saving the model to /a\nrun.sh: line 3:   812 Killed    python a.py\n", "unknown-death"),  # noqa: E501
+    "killed after it had saved": (f"{STEPS}Training complete. Model saved to /a\nrun.sh: line 3:   812 Killed    python a.py\n", "teardown-crash"),  # noqa: E501
     # Who ended it.
     "a limit in words": ("step 9 loss 2\njob 8 exceeded its maximum runtime of 24h\nReceived SIGTERM, exiting\n", "walltime"),  # noqa: E501
     "a limit by its name": ("step 9 loss 2\nrun 8 terminated, reason: MAX_DURATION_EXCEEDED\n", "walltime"),
@@ -152,6 +154,11 @@ CASES = {
     "the reason of what is told above": ("torch._dynamo hit config.recompile_limit (8)\n   last reason: size mismatch at index 1\n", "recompilation"),  # noqa: E501
     "a test of a card that failed": ("dcgmi diag -r 3\n| Diagnostic                | Result |\n| Memory                    | Fail   |\n", "unclassified"),  # noqa: E501
     "tests that passed": ("dcgmi diag -r 3\n| Diagnostic                | Result |\n| Memory                    | Pass   |\n", None),  # noqa: E501
+    "ends of several files": ("$ tail -n 2 rank_*.log\n==> rank_0.log <==\nfwd done\nbwd done\n==> rank_1.log <==\nfwd done\n", "unclassified"),  # noqa: E501
+    "a person about a machine's lines": ('Every run stops exactly after "Init", any model size.\nINFO Loading\nINFO Seeding with 42\nINFO Init\n', "unclassified"),  # noqa: E501
+    "how a machine is used": ("Use `run.py --fast` instead of `go.py`, it works since the last release.\nINFO Loading\nINFO Seeding with 42\n", None),  # noqa: E501
+    "the dump of a process": ('py-spy dump --pid 41\nThread 41 (active): "MainThread"\n    read (zipfile.py:93)\n', "unclassified"),  # noqa: E501
+    "not successful": ("Checking the hosts.\nLaunching the task function was not successful:\n", "unclassified"),
     "demands of Ray": ("Node status\nDemands:\n {'GPU': 8.0}: 4+ pending tasks/actors (4+ using placement groups)\n", "unclassified"),  # noqa: E501
     "no demands": ("Node status\nDemands:\n (no resource demands)\n", None),
 }  # fmt: skip
@@ -175,6 +182,7 @@ def test_what_an_excerpt_shows(tmp_path: Path, name: str) -> None:
         (f"{STEPS}$ echo $?\n137\n", "memory"),
         (f"{STEPS}$ ethtool -S eth0\n  rx_bytes: 4\n", "network"),  # what somebody asks tells where he searches
         ("dcgmi diag -r 3\n| Diagnostic                | Result |\n| Memory                    | Fail   |\n", "device"),
+        (f"{STEPS}\nThe process is gone without trace. Same on a second machine, between epoch 4 and 6.\n", "program"),
         # When it was says nothing of where to search.
         ("ERROR: node n14 heartbeat late by 91 s, removing it from the gang\n", "program"),
     ],

@@ -61,7 +61,7 @@ NO_MORE = re.compile(
 )
 
 BY_HAND = re.compile(
-    r"^\s*(?:\^[CZ\\])+|^(?:sudo )?(?:py-spy (?:dump|top)|gdb -p|pstack) |^Thread \S+ \(\w+\): \"MainThread\"|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:\w+; ?)*(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"
+    r"^\s*(?:\^[CZ\\])+|^(?:sudo )?(?:py-spy (?:dump|top)|gdb -p|pstack) |^Thread \S+ \(\w+\): \"MainThread\"|^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$#]\s(?:\w+; ?)*(?:sudo )?(?:ssh \S+ ['\"]?|kubectl exec \S+ .*?-- )?"  # noqa: E501
     r"(?:py-spy|gdb|nvidia-smi|rocm-smi|amd-smi|ps|top|htop|iostat|mpstat|dmesg|strace|pstack|ibstat|rdma|ethtool|cat /proc)\b"  # noqa: E501
 )
 ASIDE = re.compile(
@@ -77,6 +77,7 @@ _AT_ITS_END = re.compile(
     r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit"  # noqa: E501
     r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (?P<steps>\d+)/(?P=steps) |\bdriver shutting down\b"
 )
+_BEGINS_TO_SAVE = re.compile(r"(?i)\b(?:saving|writing|uploading|exporting|merging)\b")
 _BAR = re.compile(r"%\|[^|]*\| (\d+)/(\d+) \[")  # of an outer loop a full one is a part
 _MAY_BE = re.compile(
     r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|to avoid|consider|please|often|usually|expect\w*)\b|WARN|^\W{0,2}W\b"  # noqa: E501
@@ -98,6 +99,8 @@ def ended_well(lines: Sequence[str]) -> Iterator[Shown]:
     unfinished = any(int(done) < int(of) for of, done in bars.items())
     for at, line in enumerate(lines):
         if len(line) < 400 and (match := _AT_ITS_END.search(line)) and not (match["steps"] and unfinished):
+            if _BEGINS_TO_SAVE.search(line):
+                continue  # what comes after it is the save's
             yield "after-the-end", at, line.strip()
             return
 

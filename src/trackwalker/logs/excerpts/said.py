@@ -45,7 +45,7 @@ _REPORTS = re.compile(  # a person, not a program
 )
 _TEACHES = re.compile(r"^(?:To |Use |Note|See |Do not |Don't |Run |Set |Make )|`[^`]+`.*`[^`]+`")  # how to use it
 _MACHINE = re.compile(
-    r"\b(?:INFO|DEBUG|WARN\w*|ERROR)\b|^\s*[\[({]|\d\s?[|:=/]|[|:=/]\s?\d|==>|^\s+\S.*\(\S+:\d+\)|^\S+ \S+ \d|\d+ (?:ms|s|it/s)\b"
+    r"\b(?:INFO|DEBUG|WARN\w*|ERROR)\b|^\s*[\[({]|\d\s?[|:=/]|[|:=/]\s?\d|==>|^\s+\S.*\(\S+:\d+\)|^\S+ \S+ \d|\d+ (?:ms|s|it/s)\b"  # noqa: E501
 )
 _WELL = re.compile(
     r"(?i)\b(?:healthy|fine(?!\W+(?:until|but|except|then|for|up to|with one))|as expected|looks good|all good|normal run|no (?:problem|issue)s?"  # noqa: E501

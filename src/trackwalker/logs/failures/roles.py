@@ -23,7 +23,9 @@ _FEW = 4
 _ENDS = 5  # the tier of who ended a run
 _CLEAR = 2.0  # the weight of words
 _BLOCK = 3  # lines
-_PERSONS = re.compile(r"^[A-Z][a-z]* (?:[\w'\"`,;()%/-]+ ){3,}[\w'\"`()%/-]+\.\s*(?:$|[A-Z])")  # sentences, without a label
+_PERSONS = re.compile(
+    r"^[A-Z][a-z]* (?:[\w'\"`,;()%/-]+ ){3,}[\w'\"`()%/-]+\.\s*(?:$|[A-Z])"
+)  # sentences, without a label
 _MEANT = 3.0  # the weight of a word that hardly means anything else
 _PLACES = frozenset({"memory", "storage", "network", "device", "rendezvous", "scheduler"})
 _OF_VALUES = frozenset({"KeyError", "ValueError", "TypeError", "IndexError"})
