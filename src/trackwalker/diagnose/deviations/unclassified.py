@@ -237,7 +237,9 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
 def _too_little(d: Deviation) -> bool:
     """Whether seconds of each second grew by far less than each second lost: they cannot carry it."""
     whole = {"seconds": 1.0, "microseconds": 1e6}.get(d.meaning.unit)
-    return bool(d.meaning.counts and whole and d.kind == "rose" and d.after - d.before < _CARRIES * d.episode.cost * whole)
+    return bool(
+        d.meaning.counts and whole and d.kind == "rose" and d.after - d.before < _CARRIES * d.episode.cost * whole
+    )
 
 
 def _out_of_step(d: Deviation, deviations: Iterable[Deviation]) -> bool:
