@@ -166,3 +166,12 @@ def test_a_measured_wait_is_booked_before_an_upper_bound_that_cannot_bring_it_ab
     assert shares("h1", "h2") == [("data", 0.7), ("cpu", 0.3)]
     assert shares("h1", "h1") == [("cpu", 0.7), ("data", 0.3)], "with no CPU the loader is late"
     assert shares("", "h1") == [("cpu", 0.7), ("data", 0.3)]
+
+
+def test_a_measured_sign_that_is_definite_counts_as_a_line_that_names_the_cause() -> None:
+    driver = cause("gpu-driver-fault", "h1", None)
+    driver.playbook.only_if_told = True
+    assert "never-joined" not in driver.explains
+    xid = Question(id="xid", role="require", definite=True, query="q", detector="any-above", metrics=["m"], says="s")
+    driver.results.append(Result(xid, True, ["e2"], {"h1"}))
+    assert driver.explains
