@@ -120,7 +120,7 @@ def test_one_late_rank_is_named_and_the_waiting_of_the_others_is_no_wait_of_thei
 
 def test_what_comes_on_top_of_a_slow_stretch_is_booked_on_what_the_steps_lost_beyond_it() -> None:
     def account(steps: tuple[int, int], lost: float, share: float, slow: int) -> Account:
-        case, symptoms = slowed({DATA: {"r0": after(CHANGE, 0.0, 0.49), "r1": after(CHANGE, 0.0, 0.49)}})
+        _, symptoms = slowed({DATA: {"r0": after(CHANGE, 0.0, 0.49), "r1": after(CHANGE, 0.0, 0.49)}})
         booking = replace(only(symptoms).booked("data"), share=share)  # type: ignore[type-var]
         return Account(f"slow-{slow}", steps, 0.0, lost, frozenset({slow}), 1.0, (booking,))  # type: ignore[arg-type]
 
