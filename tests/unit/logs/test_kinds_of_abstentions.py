@@ -50,15 +50,15 @@ CASES = {
     # Numbers alone.
     "epochs now slow, now not": (
         "".join(EPOCH.format(i + 10, s) for i, s in enumerate((98.7, 98.6, 273.9, 278.5, 98.8, 98.7, 277.4, 98.7))),
-        "time",
+        "program",
     ),
     "a rate that falls": (
-        "".join(RATE.format(i, 182000 if i < 4 else 130000) for i in range(8)), "time",
+        "".join(RATE.format(i, 182000 if i < 4 else 130000) for i in range(8)), "program",
     ),
-    "a rate that falls little by little": ("".join(RATE.format(i, 15200 - 1100 * i) for i in range(6)), "time"),
+    "a rate that falls little by little": ("".join(RATE.format(i, 15200 - 1100 * i) for i in range(6)), "program"),
     "an assertion on the device": (RAISED.format("train", "main", "RuntimeError: CUDA error: device-side assert triggered"), "program"),  # noqa: E501
     "an extension": (RAISED.format("train", "main", "RuntimeError: fused_adam_cuda extension is not available"), "program"),  # noqa: E501
-    "one rank's rate": ("".join(f"rank {i}: {1205 if i == 2 else 3120} tokens/s\n" for i in range(5)), "time"),
+    "one rank's rate": ("".join(f"rank {i}: {1205 if i == 2 else 3120} tokens/s\n" for i in range(5)), "program"),
     "two nodes beside one": (TWO_NODES, "network"),
     "groups of less bandwidth": (GROUPS, "network"),
     "a loss that climbs": (
@@ -142,7 +142,7 @@ def test_one_echoed_variable_is_no_header(tmp_path: Path) -> None:
     echoed = "SLURM_JOB_NODELIST=n[1-2]  SLURM_NTASKS=8\n"
     primary = triage_text(tmp_path, f"{echoed}{STEPS}on the new partition it is 3x slower\n", "log.log").primary
     assert primary is not None
-    assert primary.kind == "time"
+    assert primary.kind == "program"
 
 
 def test_classes_without_words() -> None:

@@ -229,4 +229,4 @@ def test_a_loss_that_jumps_and_a_run_beside_another(tmp_path: Path) -> None:
     beside += "Epoch 1: 100%|###| 625/625 [02:17<00:00,  4.55it/s]\n" * 2
     found = triage_text(tmp_path, beside).primary
     assert found is not None
-    assert (found.cause, found.kind) == ("unclassified", "time")
+    assert (found.cause, found.kind) == ("unclassified", "program")

@@ -104,7 +104,7 @@ def test_what_a_report_says(tmp_path: Path, name: str) -> None:
     ("text", "kind"),
     [
         (f"# nothing came after this for three hours\n{STEPS}Started saving checkpoint to /mnt/a/1000\n", "storage"),
-        (f"# a step needs 14 s, it was 9 s before the update\n{STEPS}", "time"),
+        (f"# a step needs 14 s, it was 9 s before the update\n{STEPS}", "program"),
         (f"# what the last host does, no new line for 2 h\n{STEPS}$ ps -eo pid,stat,wchan:20,cmd\n 41 Dl   nfs_wait_bit   python a.py\n", "storage"),  # noqa: E501
         (BOX.format(i=0, draw=90, busy=100) + BOX.format(i=1, draw=92, busy=100), "network"),
         # A heartbeat that others miss is of the class of who is gone, not of the clock.

@@ -17,6 +17,8 @@ from trackwalker.logs.excerpts.tables import RATE, Row, Table, blocks, number_of
 _BOX = re.compile(
     r"\bP(?P<state>\d{1,2})\s+(?P<draw>\d+)W\s*/\s*(?P<cap>\d+)W\s*\|\s*(?P<used>\d+)MiB\s*/\s*(?P<total>\d+)MiB\s*\|\s*(?P<busy>\d+)%"
 )
+_CARD = re.compile(r"(?i)^\W{0,2}\d{1,2}\s+.*?\s(?P<clock>\d{1,4})mhz\s+\d{1,4}mhz\s.*\s(?P<busy>\d{1,3})%\s*$")
+_WORKS, _CRAWLS = 90, 300  # percent; MHz: no card computes at that clock
 _PROCESS = re.compile(
     r"^\|\s+(?P<gpu>\d+)\s+(?:\S+\s+\S+\s+)?(?P<pid>\d+)\s+C(?:\+G)?\s+(?P<name>\S.*?)\s+(?P<used>\d+)MiB\s*\|\s*$"
 )
@@ -51,6 +53,7 @@ def slow_gpus(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
         elif (match := _OF_MOST.search(line, 0, 400)) and float(match["clock"]) < _SLOW * float(match["most"]):
             yield "clock-degraded", at, line.strip()
     yield from _boxes(lines)
+    yield from _cards(lines)
     yield from _others(lines)
 
 
@@ -95,6 +98,15 @@ def _clock(row: Row) -> float | None:
             if "clock" in name and re.search(rf"[./ ]{word}\b", name) and not any(w in name for w in without):
                 return number_of(cell)
     return None
+
+
+def _cards(lines: Sequence[str]) -> Iterator[Shown]:
+    """Rows of `rocm-smi`, whatever columns it has: busy cards far below the clock of others, or of any card."""
+    rows = [(at, m) for at, line in enumerate(lines) if (m := _CARD.match(line)) and int(m["busy"]) >= _WORKS]
+    fastest = max((int(m["clock"]) for _, m in rows), default=0)
+    for at, match in rows:
+        if int(match["clock"]) < max(_CRAWLS, _SLOW * fastest if len(rows) > 1 else 0):
+            yield "clock-degraded", at, lines[at].strip()
 
 
 def _boxes(lines: Sequence[str]) -> Iterator[Shown]:

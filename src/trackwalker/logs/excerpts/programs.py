@@ -56,6 +56,7 @@ _SLOW_WORDS = re.compile(
 NO_MORE = re.compile(
     r"(?i)\b(?:hangs?|hung|freez\w+|frozen|stuck|stalls?|stalled)\b(?! (?:at|in) (?:a )?breakpoint)"
     r"|\bno (?:further|more|new) (?:output|progress|lines?|steps?|log)\b|\bnothing (?:more |else |further )?(?:is |was )?printed\b"  # noqa: E501
+    r"|\bno (?:steps?|iterations?|batch(?:es)?) (?:(?:was|were|has|have|been) )*(?:finished|completed|done|made|seen)\b"
     r"|\bno available\b.{0,60}\b(?:in|for|after) \d+ ?(?:s|sec|seconds?)\b|\bno (?:output|progress|log|lines?) (?:for|since|after)\b|\bnothing (?:more|else|further|new)(?: (?:from|for|since|after|on|in)\b|\W{0,3}$)"  # noqa: E501
 )
 
@@ -74,8 +75,9 @@ _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
 _AT_ITS_END = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
     r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit"  # noqa: E501
-    r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (\d+)/\1 |\bdriver shutting down\b"
+    r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (?P<steps>\d+)/(?P=steps) |\bdriver shutting down\b"
 )
+_BAR = re.compile(r"%\|[^|]*\| (\d+)/(\d+) \[")  # of an outer loop a full one is a part
 _MAY_BE = re.compile(
     r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|to avoid|consider|please|often|usually|expect\w*)\b|WARN|^\W{0,2}W\b"  # noqa: E501
 )
@@ -92,8 +94,10 @@ def slow_programs(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Show
 
 def ended_well(lines: Sequence[str]) -> Iterator[Shown]:
     """The last word of a program that came to its end, whatever its peers say of it afterwards."""
+    bars = {m[2]: m[1] for line in lines for m in _BAR.finditer(line, 0, 400)}  # of each total, how far it came
+    unfinished = any(int(done) < int(of) for of, done in bars.items())
     for at, line in enumerate(lines):
-        if len(line) < 400 and _AT_ITS_END.search(line):
+        if len(line) < 400 and (match := _AT_ITS_END.search(line)) and not (match["steps"] and unfinished):
             yield "after-the-end", at, line.strip()
             return
 
@@ -204,6 +208,7 @@ _SECONDS = re.compile(
     r"(?i)\b(?:took|takes|time|elapsed|duration|dt|per (?:iteration|step|batch))\b(?: ?\((?:m?s|sec\w*)\))?\s?[:=]?\s?(?P<much>\d+(?:\.\d+)?)(?![\d:/])"  # noqa: E501
     r"|(?<![\d:.])(?P<rate>\d+\.\d+) ?(?:s|sec|ms|seconds)/(?:it|iter|iteration|step|batch)\b"
 )
+_FILLING = re.compile(r"\|[^|]*\|")  # of a bar
 _DIGITS = re.compile(r"\s*\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _PLAIN = re.compile(r"(?<![\d:.])(\d+(?:\.\d+)?) ?(?:s|sec|secs|seconds)\b")
 _NODES = re.compile(
@@ -211,14 +216,15 @@ _NODES = re.compile(
 )
 _LOSS = re.compile(r"(?i)(?<!val )(?<!val_)(?<!eval_)\bloss\b['\"]?\s?[:=]?\s?(-?\d+\.\d+(?:e[+-]?\d+)?)")
 _MEMORY = re.compile(r"(?i)\b(?:gpu |max |peak )?mem(?:ory)?\w*\W{1,3}(\d+(?:\.\d+)?) ?(?:[KMGT]i?B?)\b")
+_NOISE = 0.97
 _RISEN, _FILLED, _RISES, _LEAST = 1.3, 1.25, 5, 0.5
 _SO_FAR, _EVEN = re.compile(r"(?i)elapsed|total|wall|uptime|so far"), 1.25
 _OFTEN_SLOW = 0.3  # of all steps
 ODD = {  # what numbers show that no healthy run has, and its class
-    "some steps are slow": "time", "slower than the other run": "time", "slower on more nodes": "network",
+    "some steps are slow": "program", "slower than the other run": "program", "slower on more nodes": "network",
     "the loss rises": "program", "the loss jumps": "program", "used memory only rises": "memory",
-    "less bandwidth than the others": "network", "far behind the others": "time", "busy and idle at once": "network",
-    "held back by itself": "device",
+    "less bandwidth than the others": "network", "far behind the others": "program", "busy and idle at once": "network",
+    "held back by itself": "device", "its state": "program", "ended by 9": "memory", "the loss differs": "program",
     "held and idle": "program",
 }  # fmt: skip
 _FEWEST = 3  # before and after
@@ -270,9 +276,9 @@ def _rates(lines: Sequence[str]) -> Iterator[list[tuple[int, float]]]:
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for at, line in enumerate(lines):
         if (match := RATE.search(line, 0, 600)) and (much := per_second(match)):
-            series[_DIGITS.sub("#", line[: match.start()])].append((at, much))
+            series[_DIGITS.sub("#", _FILLING.sub("|", line[: match.start()]))].append((at, much))
         elif (match := _SECONDS.search(line, 0, 600)) and match["rate"] and float(match["rate"]):
-            series[_DIGITS.sub("#", line[: match.start()])].append((at, 1 / float(match["rate"])))
+            series[_DIGITS.sub("#", _FILLING.sub("|", line[: match.start()]))].append((at, 1 / float(match["rate"])))
     yield from series.values()
 
 
@@ -300,15 +306,16 @@ def diverged(lines: Sequence[str]) -> Iterator[Shown]:
         return
     for told in _measured(lines, _LOSS).values():
         values = [much for _, much in told]
-        for cut in range(_FEWEST, len(values) - _FEWEST + 1):
-            if min(values[cut:]) >= _SLOWER * max(values[cut - _FEWEST : cut]) > 0:
+        for cut in range(_FEWEST - 1, len(values) - _FEWEST + 1):
+            least = _SLOWER if cut >= _FEWEST else _GROWN
+            if min(values[cut:]) >= least * max(values[max(0, cut - _FEWEST) : cut]) > 0:
                 yield "loss-divergence", told[cut][0], lines[told[cut][0]].strip()
                 return
 
 
 def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     """Numbers that no healthy run has, where nothing else is told: uneven steps, a loss or a memory that only rises."""
-    for told in (*_series(lines, _SECONDS).values(), *_series(lines, _PLAIN).values()):
+    for told in (*_series(lines, _SECONDS).values(), *_series(lines, _PLAIN).values(), *_by_rate(lines)):
         usual = sorted(much for _, much in told)[len(told) // 4]
         slow = [at for at, much in told if much >= _SLOWER * usual > 0]
         if len(slow) >= max(_FEWEST, _OFTEN_SLOW * len(told)) and slow[-1] > told[len(told) // 2][0]:
@@ -316,7 +323,11 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
             return
     for told in chain(_series(lines, _SECONDS).values(), _by_rate(lines)):
         much = [each for _, each in told]
-        if len(much) >= _RISES and all(b > a for a, b in pairwise(much)) and much[-1] >= _FILLED * much[0] > 0:
+        if (
+            len(much) >= _RISES
+            and all(b >= _NOISE * a for a, b in pairwise(much))
+            and much[-1] >= _FILLED * much[0] > 0
+        ):
             yield "slow-words", told[-1][0], f"some steps are slow: {lines[told[-1][0]].strip()}"
             return
         for cut in range(_FEWEST, len(much) - _FEWEST + 1):

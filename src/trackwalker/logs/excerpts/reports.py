@@ -1,6 +1,6 @@
-"""What somebody who reports a run shows and says: stacks of ranks that wait, GPUs that only spin, remarks of his own.
+"""What somebody who reports a run shows: stacks of ranks that wait, GPUs that only spin, commands, long silence.
 
-Nobody cuts out a piece of a log, looks at stacks or writes a sentence beside it for a run that is well.
+Nobody cuts out a piece of a log or looks at stacks for a run that is well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ASKS = re.compile(
     r"(?:py-spy|gdb|nvidia-smi|rocm-smi|ps|top|iostat|mpstat|dmesg|strace|ibstat|squeue|sacct|scontrol|kubectl (?:get|describe|logs|top|events)|date|uptime|"  # noqa: E501
     r"df|du|gsutil (?:ls|du)|aws s3 ls|ping|lsof|journalctl|free|vmstat|netstat|ss)\b"
 )
-_A_STEP = re.compile(r"(?i)\b(?:it|iter|iters|iterations?|steps?)\b\W{0,3}\d")
+A_STEP = re.compile(r"(?i)\b(?:it|iter|iters|iterations?|steps?)\b\W{0,3}\d")
 _CLOCK, _FRONT = re.compile(r"(?<![\d:])([01]\d|2[0-3]):([0-5]\d):([0-5]\d(?:\.\d+)?)(?![\d:])"), 48
 _FEWEST, _OFTEN, _LONG_S = 2, 20, 300.0  # spaces between steps; times the usual one; seconds
 _SPINS, _LITTLE = 99, 0.45  # percent; of the limit: who computes draws more
@@ -35,31 +35,9 @@ _FILLED = re.compile(
     r"(?i)\b(?:cpu|host|system|node|virtual|ram)\b[^|]{0,40}?\b(?:mem(?:ory)?|ram|used)\b.{0,60}?(?<![\d.])(?P<much>\d{1,3}(?:\.\d+)?) ?%"  # noqa: E501
 )
 _FULL = 95.0  # percent of the host's memory
-_A_RUN = re.compile(
+A_RUN = re.compile(
     r"(?i)\b(?:it|iter|iters|iterations?|steps?|epochs?)\b\W{0,3}\d|\d+/\d+ \[|\bloss\W{1,4}\d|(?:s|sec)/(?:it|step)\b|it/s\b|MiB /|\brank ?\d"  # noqa: E501
 )
-_REMARK = re.compile(r"^\s*(?:#+|>+|--+|\(|\*+|//)?\s*(?P<said>[A-Za-z0-9'`\"].*)$")
-_LOGGED = re.compile(
-    r"^\W{0,3}\d{4}-\d\d|^\W{0,3}\d\d:\d\d|\b(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b|\]:? |\w=\S|^[\w.@-]+[:~]\S*[$#]|\$ |%\|"  # noqa: E501
-)
-_SPEAKS = re.compile(  # a program, by its name or its level before what it says
-    r"^(?!(?:Subject|Re|Report\w*|Notes?|Problem|Symptoms?|Summary|Observed|Context|Question)\b)(?:\S+|(?i:error|warning|fatal)\b[^:]{0,40}): "  # noqa: E501
-)
-_SENTENCE = re.compile(
-    r"\b(?:the|a|an|is|are|was|were|it|its|this|that|there|then|and|of|in|on|at|with|for|but|we|i|they|all|here|to|from)\b",
-    re.IGNORECASE,
-)
-_TROUBLE = re.compile(
-    r"(?i)\b(?:no|not|never|nobody|nothing|none|ends?|ended|stops?|stopped|stands?|stood|gone|dead|dies|died|killed|still|later|slow|slower|slowly|"
-    r"(?:the|its) last|twice|third time|(?:takes?|took|needs?) (?:about |only )?\d+|left (?:it|running)|than (?:before|usual|expected)|drops?|dropped|idle|waits?|waiting"  # noqa: E501
-    r"|for (?:\w+ )?(?:minutes?|min|hours?|h|days?))\b"
-)
-_WELL = re.compile(r"(?i)\b(?:healthy|fine|as expected|looks good|all good|normal run|no (?:problem|error|issue)s?)\b")
-_MAY_BE = re.compile(r"(?i)\b(?:can|could|may|might|will|would|should|if|when|unless|consider|please|example|usage)\b")
-_SLOWER = re.compile(
-    r"(?i)\bslow\w*|\b(?:takes?|took|needs?) (?:about |only )?\d+|\bthan (?:before|usual|expected)\b|\bdrops?\b|util|%"
-)
-_WORDS = 5
 
 
 def stood_together(lines: Sequence[str]) -> Iterator[Shown]:
@@ -95,13 +73,13 @@ def spinning(lines: Sequence[str]) -> Iterator[Shown]:
     idle = [at for at, m in rows if int(m["busy"]) == 0 and int(m["used"]) >= _HELD * int(m["total"])]
     if len(low) >= _SEVERAL and len(low) == len(rows):
         yield "slow-words", low[0], f"busy and idle at once: {lines[low[0]].strip()}"
-    elif len(idle) >= _SEVERAL and len(idle) == len(rows) and any(_A_RUN.search(x, 0, 400) for x in lines):
+    elif len(idle) >= _SEVERAL and len(idle) == len(rows) and any(A_RUN.search(x, 0, 400) for x in lines):
         yield "slow-words", idle[0], f"held and idle: {lines[idle[0]].strip()}"
 
 
 def looked_into(lines: Sequence[str]) -> Iterator[Shown]:
     """Below a run's lines somebody asks the machine, the scheduler or the store about it, by command or by heading."""
-    ran = next((at for at, line in enumerate(lines) if _A_RUN.search(line, 0, 400)), len(lines))
+    ran = next((at for at, line in enumerate(lines) if A_RUN.search(line, 0, 400)), len(lines))
     for at in range(ran + 1, len(lines)):
         if _ASKS.match(lines[at]) and not any(_ASKS.match(line) or _TYPED.match(line) for line in lines[:ran]):
             yield "slow-words", at, f"stands: {lines[at].strip()}"
@@ -115,7 +93,7 @@ def no_step_since(lines: Sequence[str]) -> Iterator[Shown]:
         for at, line in enumerate(lines)
         if (m := _CLOCK.search(line[:_FRONT]))
     ]
-    steps = [(at, clock) for at, clock in told if _A_STEP.search(lines[at], 0, 400)]
+    steps = [(at, clock) for at, clock in told if A_STEP.search(lines[at], 0, 400)]
     gaps = [b - a for (_, a), (_, b) in pairwise(steps)]
     if len(gaps) < _FEWEST or min(gaps) < 0 or not told:
         return
@@ -123,25 +101,3 @@ def no_step_since(lines: Sequence[str]) -> Iterator[Shown]:
     if told[-1][0] > steps[-1][0] and since >= max(_OFTEN * median(gaps), 3 * max(gaps), _LONG_S):
         at = steps[-1][0]
         yield "slow-words", at, f"stands: no step since {lines[at].strip()}"
-
-
-def remarks(lines: Sequence[str]) -> Iterator[Shown]:
-    """A person's own sentence about what is missing, late or over, beside lines of a run.
-
-    Whoever explains how to use a program tells what may be; who reports tells what was.
-    """
-    ran = [at for at, line in enumerate(lines) if _A_RUN.search(line, 0, 400)]
-    for at, line in enumerate(lines):
-        match = _REMARK.match(line) if len(line) < 600 else None
-        said = match["said"] if match else ""
-        if len(said.split()) < _WORDS or (_LOGGED.search(said) and not line.lstrip().startswith(("#", ">", "("))):
-            continue
-        if _SPEAKS.match(said) or not set(ran) - {at}:
-            continue
-        marked = line.lstrip().startswith(("#", ">", "(", "--"))
-        if not marked and min(ran) < at < max(ran):  # the run went on after it
-            continue
-        sentence = len({m.group().lower() for m in _SENTENCE.finditer(said)}) >= _SEVERAL
-        if sentence and _TROUBLE.search(said) and not _WELL.search(said) and not _MAY_BE.search(said):
-            yield "slow-words", at, f"{'' if _SLOWER.search(said) else 'stands: '}{line.strip()}"
-            return

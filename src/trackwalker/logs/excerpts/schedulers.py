@@ -17,12 +17,15 @@ _EVICTS = re.compile(r"(?i)^\w*evict\w*$")
 _FOR_OTHERS = re.compile(r"(?i)\bpreempt|\breclaim|higher.priority|accommodate")
 _SHORT = {"NF": "NODE_FAIL", "PR": "PREEMPTED", "CA": "CANCELLED", "TO": "TIMEOUT", "OOM": "OUT_OF_MEMORY"}
 _NO_PODS = re.compile(r"No resources found(?: in \S+ namespace)?\.?\s*$|\s*JobState=PENDING\b")
+_DEMANDS = re.compile(
+    r"^\s*\{.*\}( \* \d+ \(\w+\))?: \d+\+? pending (?:tasks|actors|placement)"
+)  # what Ray has no room for
 _WELL = ("Running", "Completed", "Succeeded", "Terminating")
 _AGAIN, _OFTEN = re.compile(r"(\d{1,6})\b"), 3  # restarts
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
 _IF = re.compile(r"(?i)\b(?:if|when|whether|not|could|may|might|can|or|early)\b")
 _NOTICE = re.compile(
-    r"(?i)\b(?:spot|preemptible|instance|node|vm|capacity)\b.{0,40}\b(?:interruption|reclaim\w*|preemption|termination) notice\b|\b(?:cluster|nodes?|instances?|vms?|jobs?|pods?|workloads?|slices?|runs?|trials?|machines?)\b.{0,30}\b(?:is|was|been|got|were) preempted\b"  # noqa: E501
+    r"(?i)\b(?:spot|preemptible|instance|node|vm|capacity)\b.{0,40}\b(?:interruption|reclaim\w*|preemption|termination) notice\b|\b(?:cluster|nodes?|instances?|vms?|jobs?|pods?|workloads?|slices?|runs?|trials?|machines?)\b.{0,30}\b(?:is|was|been|got|were) (?:preempted|reclaimed)\b"  # noqa: E501
 )
 _PERSON = re.compile(
     r"(?i)\buser (?:has |had )?(?:requested|asked|stopped|cancell?ed|terminated|killed|aborted)\b"
@@ -57,7 +60,7 @@ def not_placed(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
                 elif again and int(again[1]) >= _OFTEN:
                     yield "crash-loop", row.line, row.text.strip()
     for at, line in enumerate(lines):
-        if _NO_PODS.match(line):
+        if _NO_PODS.match(line) or _DEMANDS.match(line):
             yield "pod-not-started", at, line.strip()
         if (event := _EVENT.match(line)) and re.search(r"\bWarning\b", line[: event.end()]) and len(line) < 600:
             yield "pod-not-started", at, line.strip()

@@ -6,7 +6,7 @@ Only a short text is read so: it is what a person cut out to show it. A long log
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -30,10 +30,10 @@ from trackwalker.logs.excerpts.reports import (
     filled_before_the_kill,
     looked_into,
     no_step_since,
-    remarks,
     spinning,
     stood_together,
 )
+from trackwalker.logs.excerpts.said import last_resort, remarks
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
 from trackwalker.logs.failures.kinds import kind_of
@@ -54,9 +54,12 @@ _BY_HAND = re.compile(
     r"\^C|\bsignal:? 2\b|\b2 death signal|SIGINT"
     r"|(?i:keyboard ?interrupt|killed by user|\bby hand\b|\bmanually\b|\bctrl[ +-]?c\b)"
 )
+_BARE = re.compile(r"(?i)SIGTERM|\bsignal:? 15\b|\b15 death signal|\bTerminated\b")
+_WHOSE = re.compile(r"(?i)\b(?:by|user|uid|scancel|admin\w*|operator)\b")
+_LAST_OUTPUT = re.compile(r"(?i)\blast (?:output|lines?|words?|steps?|log)\b|\bno step since\b")
 _LABEL = re.compile(r"^(?:\[(?:rank ?|default|\d,)?\d{1,6}\](?:<\w+>)?:?|\s*\d{1,6}: )\s?")
 
-_SLOW_KINDS = frozenset({"time", "data", "device", "network", "storage", "memory"})
+_SLOW_KINDS = frozenset({"data", "device", "network", "storage", "memory"})
 _STANDS = ("stands: ", "the last words are of NCCL's set-up")
 _SLOW_PART = re.compile(r"(?i)\bslow")
 _PROMPT = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$]\s|^\d\d:\d\d \$ ")
@@ -86,7 +89,7 @@ _TOGETHER = re.compile(
 )
 
 
-def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> list[Hit]:
+def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature], harmless: Collection[int] = ()) -> list[Hit]:
     """Hits of classes that no line has brought up; the words of slowness only where nothing else is known."""
     if scan.size > _LONGEST or len(scan.tail) < scan.size:
         return []
@@ -110,7 +113,7 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
     # An end by hand is what somebody did about it: what was wrong is asked further.
     ended_by_hand = any(by_hand(hit) for hit in hits)
     traceback = {"traceback"} if ended_by_hand else set()  # it shows where the interrupt met the program
-    others = (h for h in hits if not by_hand(h) and not traceback & set(h.signature.traits))
+    others = (h for h in hits if not by_hand(h) and not ended_bare(h) and not traceback & set(h.signature.traits))
     if all(_ends_by_hand(known[name], told) for name, told in said.items()) and not any(
         hit.signature.order <= _SLOWS for hit in others
     ):
@@ -121,10 +124,13 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature]) -> li
         for each in odd_numbers(lines, found) if "slow-words" not in said else ():
             said.setdefault(each[0], []).append(each)
         for each in (
-            chain(spinning(lines), remarks(own), looked_into(lines), no_step_since(lines))
+            chain(spinning(lines), remarks(own, texts), looked_into(lines), no_step_since(lines))
             if "slow-words" not in said
             else ()
         ):
+            said.setdefault(each[0], []).append(each)
+        nothing = "slow-words" not in said and not any(hit.signature.order <= _SLOWS for hit in hits)
+        for each in last_resort(lines, found, harmless) if nothing else ():
             said.setdefault(each[0], []).append(each)
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
@@ -146,7 +152,7 @@ def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
         NO_MORE.search(text) or WAITS_FOR.search(text) or BY_HAND.search(text) or text.startswith(_STANDS)
     ) and not _SLOW_PART.search(text)
     if not stops:
-        return kind if (kind := kind_of([text])) in _SLOW_KINDS else "time"
+        return kind if (kind := kind_of([text])) in _SLOW_KINDS else "program"
     # A remark stands anywhere beside the run's own words, which end where another command is typed.
     until = next((n for n, x in enumerate(lines) if n > at and _PROMPT.match(x)), len(lines)) if remark else at + 1
     told = [line for n, line in enumerate(lines[:until]) if not remark or n != at]
@@ -176,6 +182,17 @@ def by_hand(hit: Hit) -> bool:
     """Whether a line tells that a person ended the run from his terminal."""
     ends = hit.signature.unnamed or "request-to-end" in hit.signature.traits
     return ends and _BY_HAND.search(hit.text) is not None
+
+
+def ended_bare(hit: Hit) -> bool:
+    """Whether a line tells only that a process was asked to end, not by whom and not why."""
+    asked = "request-to-end" in hit.signature.traits and hit.signature.id == "cancelled"
+    return asked and _BARE.search(hit.text) is not None and not _WHOSE.search(hit.text)
+
+
+def stood(text: str) -> bool:
+    """Whether somebody's words say that a run did not get on, not that it was slow."""
+    return NO_MORE.search(text) is not None or _LAST_OUTPUT.search(text) is not None
 
 
 def _ends_by_hand(signature: Signature, told: Sequence[Shown]) -> bool:

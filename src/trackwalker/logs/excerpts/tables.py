@@ -102,7 +102,7 @@ def blocks(lines: Sequence[str]) -> Iterator[list[Row]]:
         yield rows
 
 
-_UNITS = r"(?:tok(?:en)?s?|samples?|images?|imgs?|examples?|seq(?:uence)?s?|iter(?:ation)?s?|it|steps?|batch(?:es)?|frames?)(?:[_ ]?per[_ ]?s(?:ec\w*)?|/s(?:ec\w*)?)(?:/(?:gpu|dev\w*))?\b"  # noqa: E501
+_UNITS = r"(?:(?:tok(?:en)?s?|samples?|images?|imgs?|examples?|seq(?:uence)?s?|iter(?:ation)?s?|it|steps?|batch(?:es)?|frames?)(?:[_ ]?per[_ ]?s(?:ec\w*)?|/s(?:ec\w*)?)(?:/(?:gpu|dev\w*))?\b|\b(?:tps|tgs|wps|ips|fps|qps)\b)"  # noqa: E501
 RATE = re.compile(rf"(?i)\b\w*?{_UNITS}\W{{1,4}}(\d[\d,]*\.?\d*)|(?<![\d.])(\d[\d,]*\.?\d*) ?{_UNITS}(?!\W{{1,4}}\d)")
 
 

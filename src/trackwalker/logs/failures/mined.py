@@ -142,7 +142,11 @@ class Mined:
 
     def lines(self, file: str, more: Sequence[Seen]) -> set[int]:
         """The lines that are an error's, also those of `more`, and those of one file that only look like it."""
-        return {s.line for s in (*self.all(), *more)} | {line for name, line in self.harmless if name == file}
+        return {s.line for s in (*self.all(), *more)} | self.looks_bad(file)
+
+    def looks_bad(self, file: str) -> set[int]:
+        """The lines of one file that only look like an error's."""
+        return {line for name, line in self.harmless if name == file}
 
     def all(self) -> list[Seen]:
         """Everything that was kept, in the order of the files and lines."""

@@ -35,7 +35,7 @@ _REACTS = re.compile(
 )
 # The end of everything, told by whoever tells it: that it failed, not what.
 _WRAPS_UP = re.compile(
-    r"(?i)^[\w/-]+(?:\.[\w/-]+)+ FAILED\W*$|^\W*(?:(?:ERROR|FATAL|CRITICAL)\b\W*)?(?:[\w.]+: ?)?(?:the )?(?:training|run|job|trainer|worker|process|main|script|trial|experiment|task|launch|step|program|"
+    r"(?i)^[\w/-]+(?:\.[\w/-]+)+ FAILED\W*$|^\W*(?:(?:ERR|ERROR|FATAL|CRITICAL)\b\W*)?(?:[\w.]+:(?:\d+\W{1,4})? ?)?(?:the )?(?:training|run|job|trainer|worker|process|main|script|trial|experiment|task|launch|step|program|"
     r"exiting|aborting|stopping|cleaning up|shutting down|terminating)\b[^:;]{0,40}(?:\b(?:failed|aborted|stopped|exited|terminated|interrupted|cancelled|ended|crashed|"
     r"exiting|aborting|the run|now|everything|all workers|with (?:code|status) \d+)\b)[\s.!]*(?:with (?:exit )?(?:code|status) \d+)?[\s.!]*$"
     r"|^\W*(?:[\w.]+(?:Error|Exception): )(?:aborted|failed|stopped|interrupted|cancelled|terminated|killed|(?:unknown |internal )?error)\W*$"

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trackwalker.logs.excerpts.shown import by_hand
+from trackwalker.logs.excerpts.shown import by_hand, ended_bare, stood
 from trackwalker.logs.failures.groups import SLOWS, Group, having, only, waits_for, when
 from trackwalker.logs.failures.kinds import kind_of_cause
 from trackwalker.logs.failures.line_hosts import (
@@ -25,6 +25,7 @@ from trackwalker.logs.failures.line_hosts import (
 )
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.failures.saving import around_checkpoints, near
+from trackwalker.logs.failures.structure import SAID
 from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED
 from trackwalker.logs.scanning.index import Hit, LogIndex
@@ -123,6 +124,11 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         for end in groups:
             if all(by_hand(h) for h in end.hits):
                 end.tier, end.why = 8, "somebody ended by hand what had not got on"
+    still = [g.first for g in groups if g.tier == SLOWS and stood(g.first.text)]
+    for end in groups if not index.facts.header else ():
+        if end.tier <= 5 and all(ended_bare(h) and any(t.line < h.line for t in still) for h in end.hits):
+            end.tier, end.why = 8, "it had stood still before somebody ended it"
+    _typed_afterwards(groups, index)
     _without_python(groups, index)
     _only_warned(groups, index)
     if index.places.unlimited:
@@ -204,7 +210,7 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
     why = [g for g in having(groups, "request-to-end") if g.has("ended-itself") and g.tier == 5]
     for group in having(groups, "pending") if why else ():
         group.tier, group.why = 6, "it waits to be placed again"
-    for lost in having(groups, "lost-peer"):
+    for lost in having(groups, "lost-peer", "meeting"):
         if lost.tier <= 4 and any(_beside(h, g.first) for g in why for h in lost.hits):
             lost.tier, lost.why = 6, "the lines beside it say why the peer is gone"
     around_checkpoints(groups)
@@ -250,9 +256,14 @@ def _named_too_much(groups: list[Group]) -> None:
 
 def _parts(group: Group, groups: list[Group], line: int) -> bool:
     """Whether all of a class tells only of lost peers, of how processes ended or of the end itself."""
-    victims = having([group], "own-end", "end-of-process", *VICTIMS)
+    victims = having([group], "end-by-signal", "teardown", "end-of-process", *VICTIMS)  # want of memory is none
     launchers = group.has("traceback") and not having(groups, "exception")  # whatever it raised is no error's name
-    return bool(victims) or launchers or all(reacts(h.text) or h.line == line for h in group.hits)
+    return bool(victims) or launchers or all(reacts(h.text) or h.line == line or _calm(h) for h in group.hits)
+
+
+def _calm(hit: Hit) -> bool:
+    """Whether it is a sentence that looks like no error: it was asked for only because something else was found."""
+    return hit.signature.unnamed and hit.told is not None and hit.told.severity <= SAID
 
 
 def _behind_what_was_raised(groups: list[Group], index: LogIndex) -> None:
@@ -306,6 +317,17 @@ def _image_stage(group: Group, index: LogIndex) -> None:
     failed = {e.host for e in index.facts.exits if e.host and e.code not in (0, *CANCELS)}
     if failed and len(failed) < len({e.host for e in index.facts.exits}):
         group.hosts = tuple(sorted(failed))
+
+
+def _typed_afterwards(groups: list[Group], index: LogIndex) -> None:
+    """What a command says in unknown words that was typed below the run is not the run's, where a cause is shown."""
+    typed = [line for line in index.places.prompts if len(index.steps) and line > int(index.steps.line.max())]
+    if not typed or not any(g.tier == SLOWS and g.cause != "unclassified" for g in groups):
+        return
+    for group in groups:
+        unknown = group.first.signature.unnamed and all(h.told is not None and not h.told.python for h in group.hits)
+        if unknown and all(h.file == index.path.name and h.line > typed[0] for h in group.hits):
+            group.tier, group.why = 8, "a command says it that was typed after the run"
 
 
 def _waited(hit: Hit) -> bool:

@@ -275,7 +275,8 @@ def _kind(group: Group, hosts: set[str]) -> str:
     signal, code = (told.signal, told.code) if told.is_end else _slurms(hit.text)
     if (signal or code or _NO_CODE.search(hit.text)) and found in ("", "scheduler", "data"):
         found = kind_of_end(signal, code or 1)  # who tells of an end says nothing of what it was about
-    return found or (kind_of_cause(group.cause) if group.cause != UNCLASSIFIED else "")
+    found = found or (kind_of_cause(group.cause) if group.cause != UNCLASSIFIED else "")
+    return "program" if found == "time" and not group.has("exception") else found  # when is no place to search
 
 
 def _slurms(text: str) -> tuple[int | None, int | None]:

@@ -17,6 +17,10 @@ _WRITING = re.compile(
 )
 # A number of the system's other than "no such file" and "not allowed", which are as often a path of one's own.
 _OF_THE_SYSTEM = re.compile(r"(?:Errno |os error )(?!(?:2|13)\b)\d+")
+# What a saver writes last, in the folder of one step: without it the save was not finished.
+_LAST_WRITTEN = re.compile(
+    r"\d[\w.-]*/(?:\.metadata|_?METADATA|_CHECKPOINT_METADATA|metadata\.json|commit_success\.txt|manifest\.ocdbt)\b"
+)
 _SAVES = re.compile(r"(?i)^(?!.*(?:load|restor|resum)).*(?:ckpt|checkpoint|\bsav(?:e|ing))")
 
 
@@ -30,6 +34,9 @@ def around_checkpoints(groups: list[Group]) -> None:
     for absent in having(groups, "absent-file"):
         loading = (f for f in frames if f not in saving)
         if "No such file" in absent.first.text and any(near(absent, frame) for frame in loading):
+            if all(_LAST_WRITTEN.search(h.text) for h in absent.hits):
+                absent.become("never-finished", "the file that a save writes last is not there")
+                continue
             absent.become("while-loading", "a file that this run expects is not in the checkpoint it loads")
     raised = [g for g in (error, *having(groups, *VICTIMS)) if g is not None and g.tier <= 4]
     for frame in saving:

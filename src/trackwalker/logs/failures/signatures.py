@@ -96,7 +96,7 @@ Condition = Literal[
     "accused-died", "accused-silent", "another-program", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",  # noqa: E501
     "from-its-parent", "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python", "no-timeout-told",
     "no-transport-told", "of-the-data", "others-lived",
-    "scheduler-ended-it", "somebody-never-joined", "training-began", "while-loading",
+    "scheduler-ended-it", "never-finished", "somebody-never-joined", "training-began", "while-loading",
     "while-saving",
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -11,12 +12,16 @@ from trackwalker.logs.failures.signatures import Signature
 from trackwalker.logs.failures.structure import Told
 from trackwalker.logs.failures.whereabouts import Places
 from trackwalker.logs.formats.blocks import Summary
+from trackwalker.logs.scanning.lines import Body
+from trackwalker.logs.scanning.scan import Line
 from trackwalker.logs.scanning.steps import StepReader
 
 MOST_RANKS = 1 << 17  # numbers that a log may call ranks: a hundred thousand GPUs, and a bound for what is no rank
 MOST_MORE = 64
 MOST_ENDS, END = 512, 2048  # files beside the main log whose last bytes are kept
 MOST_HITS = 1 << 17  # of all classes, hosts and ranks: beyond that lines that no rank wrote are one host's
+_IGNORED = 30  # lines of a traceback
+_RAISES = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w+(?:: |$)")
 Key = tuple[str, int | None, str]  # the class, whose line it is: a rank's, or where none is told a host's
 
 
@@ -55,11 +60,28 @@ class Source:
     wrote: set[str] = field(default_factory=set)  # the hosts whose lines stand at its front
     summary: Summary = field(default_factory=Summary)
     in_diff: bool = False  # the launcher prints the working tree's diff: anything may stand there
+    ignored: tuple[int, int | None] = (
+        0,
+        None,
+    )  # up to which line, and of which rank, an error is told that was ignored
 
     @property
     def of_one_rank(self) -> bool:
         """Whether it is one of many files that each tell of their own rank."""
         return self.rank is not None and not self.main
+
+    def ignores(self, line: Line, body: Body) -> bool:
+        """Whether it tells of an error that Python ignored: the traceback below its word on that, and the error."""
+        if b"Exception ignored in" in line.raw:
+            self.ignored = (line.number + _IGNORED, body.rank)
+        until, rank = self.ignored
+        said = body.text.lstrip()
+        frame = said.startswith(('File "', "Traceback ("))
+        if line.number > until or body.rank != rank or not (frame or _RAISES.match(said)):
+            return False
+        if not frame:
+            self.ignored = (0, None)
+        return True
 
 
 @dataclass(frozen=True)

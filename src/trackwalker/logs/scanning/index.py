@@ -279,6 +279,8 @@ class Gatherer:
         source.clock = body.clock if body.clock is not None else source.clock
         if body.clock is None or (source.host and not body.host):  # a line of a traceback was written with its first
             body = replace(body, clock=source.clock, host=body.host or source.host)
+        if source.ignores(line, body):
+            return
         if body.rank is not None and len(self.gathered.ranks) < MOST_RANKS:
             self.gathered.ranks.add(body.rank)
         if body.task is not None:
@@ -348,7 +350,7 @@ class Gatherer:
         index.hits += waits_for_input(scan, known["input-stall"])
         index.ranks_seen = found.ranks | set(index.steps.last_by_rank)
         self._add_unnamed(scan)
-        index.hits += [] if facts.launched else shown(scan, index.hits, known)
+        index.hits += [] if facts.launched else shown(scan, index.hits, known, found.mined.looks_bad(scan.path.name))
         return index
 
     def _add_unnamed(self, scan: Scan) -> None:

@@ -42,6 +42,7 @@ COUNTERS = frozenset({
     "attempt", "try", "retry", "version", "seed", "line", "port", "offset", "queue", "done", "chunk", "shard", "part",
 })  # fmt: skip
 _RULES = frozenset({"==", "--", "##", "**", "~~", ">>", "++"})  # headings
+_STACK = re.compile(r"\s*(?:frame )?#\d+:? ")  # its frames are counted, and nobody wrote them apart
 NO_HOST = re.compile(
     r"(?i)^(?:cuda|hip|gpu|mlx\d?|ib|eth|dev|device|core|cpu|numa|stage|step|epoch|iter|layer|shard|worker|rank|proc|task|socket|slot"
     r"|dp|tp|pp|ep|cp|lr|r|p|w|t|g|v|d)?[:_-]?\d+$|\.(?:py|cc|cpp|h|rs|go|json|ya?ml|log|out|err|sh)$|^v?\d+(?:\.\d+)*\w?$|^[IWEF]\d{4}$"
@@ -100,7 +101,7 @@ class Form:
 
 def learn_forms(lines: Iterable[str]) -> list[Form]:
     """The forms in which many lines tell who wrote them, the most telling first."""
-    texts = [line for line in lines if line.strip() and line[:2] not in _RULES]
+    texts = [line for line in lines if line.strip() and line[:2] not in _RULES and not _STACK.match(line)]
     least = max(_LEAST_LINES, int(_LEAST_SHARE * len(texts)))
     forms: list[tuple[int, Form]] = []
     for kind in ("json", "pairs"):

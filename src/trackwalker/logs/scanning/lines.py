@@ -77,7 +77,9 @@ _INFORMING = ("INFO", "DEBUG", "TRACE")
 # A row of cells between tabs: where in the code, how serious, then what is said.
 _CELLS = re.compile(r"^\s?(?:[\w.:/-]{1,80}\t+)?(?P<level>INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|FATAL)\t+")
 _CODE_ABOVE = re.compile(rb'File "[^"]+", line \d+')
-_PROMPT = r"(?:\(\w+\) )?(?:[\w@.:~/-]{1,60} ?)?\$ (?=[a-z./])"  # what somebody typed is no output
+_PROMPT = (
+    r"(?:\(\w+\) )?(?:(?:\[[^\]\n$]{1,60}\]|[\w@.:~/-]{1,60}) ?)?\$ (?=[a-z./])"  # what somebody typed is no output
+)
 PROMPTS = re.compile(f"(?m)^(?:{_PROMPT}|==> .+ <==$)".encode())  # or which file `tail` shows next
 _NOT_OUTPUT = re.compile(
     rf"^(?:{_PROMPT}"
