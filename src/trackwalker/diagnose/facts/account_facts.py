@@ -48,8 +48,8 @@ def lost_to(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> An
 def _further(account: Account, booking: Booking, asked: list[tuple[Account, Booking]]) -> tuple[float, float] | None:
     """What steps lost beyond the pace of the slow steps right before them, and the wait's share of that, if most."""
     before = next((x for x in asked if x[0].slow and account.slow and max(x[0].slow) + 1 == min(account.slow)), None)
-    if before is None or account.steps[0] - before[0].steps[1] > _NEXT:
-        return None
+    if before is None or account.steps[0] - before[0].steps[1] > _NEXT or booking.wait.unit != "wall":
+        return None  # what is only an upper bound carries no rest
     length, past = (a.steps[1] - a.steps[0] + 1 for a in (account, before[0]))
     pace = before[0].lost_s / past * length
     rest = account.lost_s - pace
