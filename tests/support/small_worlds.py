@@ -30,6 +30,7 @@ class Small(World):
     more: dict[str, tuple[float, float]] = field(default_factory=dict)  # further gauges of hosts: level and scatter
     cards: dict[str, float] = field(default_factory=dict)  # what each card says of itself
     counters: dict[str, float] = field(default_factory=dict)  # further counters of hosts: rate a second
+    tags: dict[str, dict[str, str]] = field(default_factory=dict)  # further labels of what cards say of themselves
     recorded_s: float | None = None  # after the last step; None: to the end of the job
 
     def lay(self, metric: str, host: str, change: Change, part: str = "") -> None:
@@ -75,7 +76,7 @@ class Small(World):
                 }
                 series |= {m: np.full(len(times), value) for m, value in self.cards.items()}
                 for metric, values in series.items():
-                    extra = {"type": "sclk"} if metric == "hw_gpu_clock_mhz" else {}
+                    extra = {"type": "sclk"} if metric == "hw_gpu_clock_mhz" else self.tags.get(metric, {})
                     self._put(writer, metric, host, times, values, gpu=str(gpu), **extra)
             host_wide = {
                 "hw_procs_running": rng.poisson(9, len(times)).astype(float),

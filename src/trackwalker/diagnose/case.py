@@ -22,7 +22,7 @@ from trackwalker.record.line_clock import put_on_the_clock
 from trackwalker.record.masks import Masks
 from trackwalker.record.projection import all_done, asked_steps
 from trackwalker.record.read import Record, cancelled_at
-from trackwalker.record.stall import Silence, Stall, find_stall, lag_of, limit_of
+from trackwalker.record.stall import Silence, Stall, find_stall, lag_of, limit_of, pauses_due
 from trackwalker.record.steps import EVENTS
 from trackwalker.record.timeline import Timeline, by_time, from_scalars, mark, timeline_of
 from trackwalker.record.topology import Topology, make_topology
@@ -167,7 +167,8 @@ class Case:
         if found is None and not self.live and timeline is not None and timeline.exact and not self.all_done:
             # A recording that ends with the run holds a short silence only: a second witness makes up for its length.
             limit, silent = limit_of(timeline, self.masks, self.log) / _SOONER, self.end_of_work - last_end
-            if silent > limit and (self.fell_silent or self._at_rest(_BUSY, last_end, self.end_of_work)):
+            rests = not pauses_due(timeline, self.log) and self._at_rest(_BUSY, last_end, self.end_of_work)
+            if silent > limit and (self.fell_silent or rests):
                 says = f"no step for {silent:.0f} s, and the work has ended"
                 found = Stall(silent, limit, says, int(timeline.steps[-1]), last_end, self.end_of_work)
         # Where only the recording knows how late it is, a silence has to last for some of its scrapes.

@@ -70,14 +70,21 @@ def pause_limit(limit: float, longest: float | None) -> float:
 
 def limit_of(timeline: Timeline, masks: Masks, facts: LogFacts) -> float:
     """How long this run may be silent after the last step it told of."""
-    limit = step_limit(timeline.seconds[masks.undisturbed(timeline.seconds)])
-    last = int(timeline.steps[-1])
-    for reason, period in (("checkpoint", save_period(facts)), ("eval", facts.number("eval_interval"))):
-        # A step is told of when the next one or two have begun.
-        if period and period > 1 and any((last + ahead) % period == 0 for ahead in (-1, 0, 1, 2)):
-            seen = timeline.seconds[masks.of(reason)]
-            limit = max(limit, pause_limit(limit, float(np.nanmax(seen)) if np.isfinite(seen).any() else None))
+    limit, took = step_limit(timeline.seconds[masks.undisturbed(timeline.seconds)]), timeline.seconds
+    if timeline.exact:  # many trainers count a save as a part of no step: it lies between two of them
+        took = np.fmax(took, np.diff(timeline.ends, prepend=np.nan))
+    for reason in pauses_due(timeline, facts):
+        seen = took[masks.of(reason)]
+        limit = max(limit, pause_limit(limit, float(np.nanmax(seen)) if np.isfinite(seen).any() else None))
     return limit
+
+
+def pauses_due(timeline: Timeline, facts: LogFacts) -> list[str]:
+    """Whether the run stands where a save or an evaluation is due: devices rest there, too."""
+    last = int(timeline.steps[-1])
+    told = (("checkpoint", save_period(facts)), ("eval", facts.number("eval_interval")))
+    # A step is told of when the next one or two have begun.
+    return [r for r, p in told if p and p > 1 and any((last + ahead) % p == 0 for ahead in (-1, 0, 1, 2))]
 
 
 def find_stall(

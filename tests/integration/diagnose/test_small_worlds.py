@@ -113,12 +113,50 @@ def test_idle_cards_are_not_held_back_by_a_power_limit(tmp_path: Path) -> None:
     assert roots(verdict(starves(world, "kiln04", world.when(90)), tmp_path)) == [("input-stall", ["kiln04"], [])]
 
 
-def test_cards_that_are_held_back_while_busy_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit_w", "cause"), [(340.0, "gpu-power-cap"), (600.0, "gpu-clock-degraded")])
+def test_busy_cards_that_stand_at_a_limit_are_held_back_by_it_and_others_by_their_clock(
+    tmp_path: Path, limit_w: float, cause: str
+) -> None:
     world = slowed()
     world.lay_all("hw_gpu_power_watts", "kiln04", since(world.when(90), lambda v: 330 + 0.02 * (v - 450)))
     world.lay_all("hw_gpu_clock_mhz", "kiln04", since(world.when(90), lambda v: 0.78 * v))
+    world.lay_all("hw_gpu_power_limit_watts", "kiln04", since(world.when(90), lambda v: np.full(len(v), limit_w)))
     found = verdict(world, tmp_path)
-    assert [(c.cause, c.hosts) for c in found.roots] == [("gpu-power-cap", ["kiln04"])]
+    assert [(c.cause, c.hosts) for c in found.roots] == [(cause, ["kiln04"])]
+
+
+def test_a_rank_that_is_stopped_now_and_then_is_named_though_the_run_has_one_speed(tmp_path: Path) -> None:
+    steps = noisy_steps(160, 11.0)
+    for at in range(40, 160, 20):
+        steps[at] += 30.0
+    world = Small(HOSTS, steps, 160, more={"hw_rank_stopped": (0.0, 0.0)})
+    long = [(world.ends[at - 1], world.ends[at]) for at in range(40, 160, 20)]
+    world.lay(
+        "hw_rank_stopped", "kiln03", lambda t, v: np.any([(t > a + 8) & (t < b - 3) for a, b in long], axis=0) * 1.0
+    )
+    assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln03"], [])]
+
+
+def test_a_soldered_link_that_is_down_from_the_first_step_on_is_told(tmp_path: Path) -> None:
+    world = Small(HOSTS, noisy_steps(160, 11.0), 160, cards={"hw_gpu_nvlink_up": 1.0})
+    world.lay("hw_gpu_nvlink_up", "kiln04", lambda t, v: np.zeros(len(v)), "2")
+    assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln04"], ["kiln04/2"])]
+
+
+def test_foreign_work_that_costs_no_step_is_no_trouble(tmp_path: Path) -> None:
+    world = Small(HOSTS, noisy_steps(160, 11.0), 160, counters={"hw_foreign_cpu_seconds_total": 0.001})
+    world.lay("hw_foreign_cpu_seconds_total", "kiln02", lambda t, v: 0.22 * (t - t[0]))
+    assert verdict(world, tmp_path).outcome == "healthy"
+
+
+def test_the_driver_says_that_a_cards_firmware_answers_no_more(tmp_path: Path) -> None:
+    world = stopped(1200.0, cards={"hw_gpu_xid_total": 0.0}, tags={"hw_gpu_xid_total": {"xid": "119"}})
+    for host in HOSTS:
+        for gpu in range(4):  # a number that was never counted has no series
+            since_s = world.last_end - 5.0 if (host, gpu) == ("kiln03", 2) else np.inf
+            world.lay("hw_gpu_xid_total", host, lambda t, v, s=since_s: np.where(t > s, 1.0, np.nan), str(gpu))  # type: ignore[misc]
+    world.lay("hw_gpu_power_watts", "kiln03", gone(world.last_end - 5), "2")
+    assert roots(verdict(world, tmp_path)) == [("gpu-driver-fault", ["kiln03"], ["kiln03/2"])]
 
 
 def test_a_spare_card_is_no_finding(tmp_path: Path) -> None:

@@ -166,3 +166,27 @@ def test_a_measured_wait_is_booked_before_an_upper_bound_that_cannot_bring_it_ab
     assert shares("h1", "h2") == [("data", 0.7), ("cpu", 0.3)]
     assert shares("h1", "h1") == [("cpu", 0.7), ("data", 0.3)], "with no CPU the loader is late"
     assert shares("", "h1") == [("cpu", 0.7), ("data", 0.3)]
+
+
+def test_what_has_a_source_of_its_own_on_its_host_comes_of_no_slow_store() -> None:
+    def rose(metric: str, host: str | None) -> Deviation:
+        episode = Episode("slow-1", "slow", (Span(600.0, 1200.0),), (Span(0.0, 600.0),), 600.0)
+        return Deviation(episode, meaning_of(metric), "rose", 9.0, host, before=0.1, after=5.0, since=600.0, of=8)
+
+    store = cause("storage-degradation", "", ALL, "hw_io_pressure_full_pct")
+    starved = cause("cpu-contention", "h1", ALL, "hw_cpu_wait_seconds_total")
+    seen = [rose("hw_io_pressure_full_pct", "h1"), rose("hw_cpu_wait_seconds_total", "h1")]
+    assert downstream([store, starved], [store, starved], seen, graph(), SLOW) == {
+        "cpu-contention": "storage-degradation"
+    }
+    seen.append(rose("hw_foreign_cpu_seconds_total", "h1"))
+    assert downstream([store, starved], [store, starved], seen, graph(), SLOW) == {}
+
+
+def test_a_measured_sign_that_is_definite_counts_as_a_line_that_names_the_cause() -> None:
+    driver = cause("gpu-driver-fault", "h1", None)
+    driver.playbook.only_if_told = True
+    assert "never-joined" not in driver.explains
+    xid = Question(id="xid", role="require", definite=True, query="q", detector="any-above", metrics=["m"], says="s")
+    driver.results.append(Result(xid, True, ["e2"], {"h1"}))
+    assert driver.explains

@@ -118,6 +118,20 @@ def test_one_late_rank_is_named_and_the_waiting_of_the_others_is_no_wait_of_thei
     assert lost_to("data", case, symptoms, EvidenceBook()).hosts == ("r2",)
 
 
+def test_what_comes_on_top_of_a_slow_stretch_is_booked_on_what_the_steps_lost_beyond_it() -> None:
+    def account(steps: tuple[int, int], lost: float, share: float, slow: int) -> Account:
+        _, symptoms = slowed({DATA: {"r0": after(CHANGE, 0.0, 0.49), "r1": after(CHANGE, 0.0, 0.49)}})
+        booking = replace(only(symptoms).booked("data"), share=share)  # type: ignore[type-var]
+        return Account(f"slow-{slow}", steps, 0.0, lost, frozenset({slow}), 1.0, (booking,))  # type: ignore[arg-type]
+
+    case, symptoms = slowed({DATA: {"r0": after(CHANGE, 0.0, 0.49)}})
+    for share, steps, fired in ((0.45, (200, 299), True), (0.2, (200, 299), None), (0.45, (260, 359), None)):
+        both = (account((100, 199), 100.0, 0.0, 0), account(steps, 190.0, share, 1))
+        answer = lost_to("data", case, replace(symptoms, accounts=both), EvidenceBook())
+        assert answer.fired is fired, (share, steps)
+        assert not fired or answer.spans == frozenset({1})
+
+
 def test_all_ranks_late_together_is_found_without_peers_to_tell_them_from() -> None:
     case, symptoms = slowed({DATA: {f"r{i}": after(CHANGE, 0.001, 0.5) for i in range(4)}})
     answer = lost_to("data", case, symptoms, EvidenceBook())

@@ -183,6 +183,14 @@ def test_a_run_is_slow_where_it_leaves_all_that_its_full_speed_had_strayed_to() 
     assert found == 30
 
 
+def test_a_speed_that_the_run_comes_back_to_is_full_speed_though_each_stretch_was_short() -> None:
+    parts = [noisy(16), noisy(36, level=12.0), noisy(11), noisy(47, level=12.3)]
+    case = case_of([s for part in parts for s in part])
+    assert [p.slow for p in find_phases(case.timeline, case.masks, False)] == [False, True, False, True]
+    once = case_of([*noisy(16), *noisy(94, level=12.0)])
+    assert not any(p.slow for p in find_phases(once.timeline, once.masks, False)), "a lucky stretch is no yardstick"
+
+
 def test_a_run_of_restless_milliseconds_at_half_its_speed_is_slow() -> None:
     """Steps of 6 ms on a busy machine: moments of a few dozen steps differ by a quarter, and half is not that."""
     slow = 0

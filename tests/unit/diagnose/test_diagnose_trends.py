@@ -90,6 +90,18 @@ def test_one_leaking_host_is_named(tmp_path: Path) -> None:
     assert memory_grows(case, symptoms, EvidenceBook()).hosts == ("a",)
 
 
+def test_who_drifts_as_all_others_do_though_more_steadily_leaks_nothing(tmp_path: Path) -> None:
+    def wavy(t: float) -> float:
+        return float((200 + 0.02 * t + 60 * np.sin(t / 500)) * GB)
+
+    hosts = {"a": leak(200, 30), "b": wavy, "c": wavy, "d": wavy}
+    case, symptoms = case_of(tmp_path, Memory(hosts), 500)
+    assert memory_grows(case, symptoms, EvidenceBook()).fired is False
+    far = {**hosts, "b": leak(200, 0), "c": leak(200, 0), "d": leak(200, 0)}
+    case, symptoms = case_of(tmp_path, Memory(far), 500)
+    assert memory_grows(case, symptoms, EvidenceBook()).hosts == ("a",)
+
+
 def test_the_only_host_needs_no_peers(tmp_path: Path) -> None:
     case, symptoms = case_of(tmp_path, Memory({"a": leak(200, 30)}), 500)
     assert memory_grows(case, symptoms, EvidenceBook()).fired is True

@@ -70,6 +70,12 @@ def test_everything_below_a_secret_name_is_secret() -> None:
     assert "abc" not in json.dumps(cleaned)
 
 
+def test_a_measured_number_is_no_secret_whatever_its_pod_is_called() -> None:
+    values = {"vit-g-dd594b499-pw5v6": 12.5, "db-password": "hunter2hunter2"}
+    cleaned = Scrubber().clean_document({"values": values})["values"]
+    assert cleaned == {"vit-g-dd594b499-pw5v6": 12.5, "db-password": "***"}
+
+
 def test_a_dull_value_is_hidden_where_it_is_named_only() -> None:
     scrubber = Scrubber()
     text = "DB_PASSWORD=default\noptimizer: default\n"

@@ -10,7 +10,7 @@ from triage_logs import triage_text
 
 from trackwalker.job.dialects import by_name
 from trackwalker.logs.facts import LogFacts
-from trackwalker.record.masks import holds, masks
+from trackwalker.record.masks import holds, masks, row_seconds
 from trackwalker.record.projection import final_step
 
 
@@ -62,3 +62,26 @@ def test_rows_without_a_number_are_not_compared_by_number() -> None:
     assert without is not None
     assert with_number is not None
     assert (without.numbered, with_number.numbered) == (False, True)
+
+
+def test_the_steps_between_two_rows_took_their_time_too() -> None:
+    step = np.array([0, 20, 40, 60, 80])
+    seconds = np.array([70.0, 0.5, 0.5, 30.0, 0.5])  # the first holds a compilation, one a save of its own
+    assert row_seconds(step, seconds).tolist() == [70.0, 10.0, 10.0, 39.5, 10.0]
+    assert row_seconds(np.arange(5), seconds) is seconds
+
+
+NANO = "0: iter {step}: loss 2.5000, time 500.00ms, mfu 40.00%\n"
+
+
+def test_a_log_of_every_twentieth_iteration_lasts_as_long_as_all_of_them(tmp_path: Path) -> None:
+    rows = "".join(NANO.format(step=step) for step in range(0, 2000, 20))
+    record = triage_text(tmp_path, "JOB_ID=7\nNNODES=1\n" + rows).record
+    assert record.progress.training_s == pytest.approx(0.5 * 1981)
+
+
+def test_torchtitan_prints_colours_between_its_words(tmp_path: Path) -> None:
+    colours = "[titan] 2026-11-17 12:2{i}:00,000 - root - INFO - \x1b[31mstep: {i:2}  \x1b[32mloss:  8.{i}  \x1b[38;2;180;60;0mgrad_norm:  1.9  \x1b[33mmemory: 66.86GiB(84.00%)  \x1b[34mtps: 1,472  \x1b[36mtflops: 373.95  \x1b[35mmfu: 37.81%\x1b[39m\n"  # noqa: E501
+    rows = "".join(colours.format(i=i) for i in range(1, 9))
+    steps = triage_text(tmp_path, "JOB_ID=7\nNNODES=1\n" + rows).index.steps
+    assert (steps.dialect, steps.step.tolist()) == ("torchtitan", list(range(1, 9)))

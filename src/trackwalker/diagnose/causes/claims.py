@@ -108,6 +108,8 @@ def downstream(
             taken = other is root or out.get(other.playbook.id) == root.playbook.id
             if taken or not mine or not other.was_there_for(root, symptoms):
                 continue
+            if _own_source(mine, claim.hosts, claim_of(other, accounts=False).quantities, deviations, graph):
+                continue
             for quantity in sorted(claim_of(other, accounts=False).quantities - claim.quantities):
                 if not claim.comes_of(mine, graph, quantity) or not _where(quantity, claim.hosts, deviations):
                     continue
@@ -117,6 +119,18 @@ def downstream(
             if _echo(mine, claim.hosts, claim_of(other), deviations, graph):
                 out[root.playbook.id] = other.playbook.id
     return out
+
+
+def _own_source(
+    seen: frozenset[str], hosts: frozenset[str], others: frozenset[str], deviations: Sequence[Deviation], graph: Graph
+) -> bool:
+    """Whether something that no quantity of another cause can move became worse on these hosts, and moves all that is
+    seen there: what has a source of its own comes of nobody else.
+    """
+    moved = graph.follows(*others)
+    here = {d.meaning.quantity for d in deviations if d.host in hosts and d.meaning.worse(d.kind)}
+    sources = {q for q in here - moved if q in graph.here and not any(q in graph.here.get(s, ()) for s in here - {q})}
+    return any(seen <= graph.follows(q, idling=False) for q in sources)
 
 
 def _echo(

@@ -154,7 +154,8 @@ class Examination:
     @property
     def explains(self) -> frozenset[str]:
         """The states that can come of it."""
-        told = any(r.fired and r.test.signature and not r.test.warnings and not r.log_role for r in self.results)
+        fired = [r for r in self.results if r.fired]
+        told = any(r.test.definite or (r.test.signature and not r.test.warnings and not r.log_role) for r in fired)
         book = self.playbook
         return states().reaches(book.acts_as or book.state) if told or not book.only_if_told else frozenset()
 

@@ -48,6 +48,7 @@ class Test(BaseModel):
     role: Literal["require", "support", "refute", "locate"]
     group: str | None = None  # of the required tests in a group, one must fire
     accuses: bool = False  # the hosts it names are culprits
+    definite: bool = False  # measured, it says as much as a line of the log that names the cause
     narrows: bool = False  # of the culprits only those that it names too
     when: str | None = None  # asked only if this test fired
     unless: str = ""  # not asked if one of these tests fired

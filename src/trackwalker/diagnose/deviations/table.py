@@ -17,6 +17,7 @@ from trackwalker.telemetry.store import Telemetry
 
 MOST_ROWS = 12
 _LISTED = 3  # subjects of one story that have a row each; of more, the strongest stands for all
+_SEEN = 0.1  # of a change
 _TWO_SCRAPES_S = 180.0  # of an exporter that is asked once a minute, the second one late
 _COMMON = 3  # rows of what most hosts did
 _UNTOLD = frozenset({"speed", "learning"})  # the episode itself, told elsewhere
@@ -94,6 +95,9 @@ def _ask(
         return None
     if f"{before[0]:.4g}" == f"{after[0]:.4g}":
         return None  # a change that its own two numbers do not show
+    seen, meant = after[0] - before[0], d.after - d.before
+    if math.isfinite(meant) and seen * meant <= _SEEN * meant * meant:
+        return None  # a burst somewhere: in what can be shown of the stretch there is next to none of it
     return query, values, before[0], after[0]
 
 

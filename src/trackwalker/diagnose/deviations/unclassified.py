@@ -22,7 +22,8 @@ _MORE = 1.5  # times as active as before, while the run does less: that is no wo
 _MEASURES = 2  # of one host's activity that agree: one alone may be chance, or its part in the run
 _FEW_WORK_ON = 8  # one host of so many may be the one that works while all others wait
 _HUNDREDFOLD = 100.0
-_CARRIES = 0.5  # of what was lost: whatever carries less than all else together is not what it was lost to
+_TOTAL = 5.0  # times what was there before
+_CARRIES = 0.8  # of what was lost, at least: a wait that grew by less is not what all wait for
 _TOLD = 4
 _GONE = "absent"
 
@@ -156,6 +157,7 @@ def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str], wa
     roots = [g for g in groups if not any(_explains(other, g, graph) for other in groups if other is not g)]
     only = waits and len({g.hosts for g in roots}) == 1 and not any(g.everyday for g in roots)
     roots = [g for g in roots if g.strength >= (LEAST_SCORE if only else _CLEAR) or g.hosts <= named]
+    roots = [g for g in roots if g.hosts <= named or not all(map(_some_more, g.members))]
     roots = sorted(roots, key=lambda g: (g.everyday, -g.strength, g.members[0].meaning.metric))
     if not roots:
         return []
@@ -223,6 +225,8 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
         return False
     if d.episode.first and meaning.quantity in graph.held:
         return False  # nothing but the start lies before it
+    if _silent(d) and meaning.quantity in graph.shared:
+        return False  # of a fabric that is silent, marks tell of others
     if d.kind not in ("rose", "fell") or (d.episode.stops and d.kind == "fell" and meaning.quantity in graph.waiting):
         return False  # what has nothing to do any more cools and clocks down
     if meaning.quantity in graph.for_others:
@@ -232,6 +236,15 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
     if meaning.layer == "activity":
         return not d.episode.stops and ((d.of > 1 and _out_of_step(d, deviations)) or _beside_the_run(d))
     return meaning.worse(d.kind) and (d.after > d.before) == (d.kind == "rose")  # who fell less became no worse by it
+
+
+def _silent(d: Deviation) -> bool:
+    return d.episode.stops or d.episode.kind == "before-stall"
+
+
+def _some_more(d: Deviation) -> bool:
+    """A silence is total: a little more of what was there all along stops nobody."""
+    return _silent(d) and d.kind == "rose" and d.meaning.layer != "activity" and d.after < _TOTAL * d.before
 
 
 def _too_little(d: Deviation) -> bool:

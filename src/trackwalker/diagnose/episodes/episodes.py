@@ -131,13 +131,16 @@ def _slow(symptoms: Symptoms, masked: tuple[Span, ...]) -> list[Episode]:
         for p in longest
     ]
     if len(slow) > 1:
-        out.append(Episode("slow", "slow", tuple(_span(p) for p in slow), reference, slow[0].start, masked))
+        spent, lost = sum(p.end - p.start for p in slow), sum(symptoms.lost)
+        spans = tuple(_span(p) for p in slow)
+        out.append(Episode("slow", "slow", spans, reference, slow[0].start, masked, lost / spent))
     # A phase slower still than the one before it began with something of its own: measured by that one.
     for before, after in pairwise(symptoms.phases):
         lasting = min(before.steps, after.steps) >= _LASTING_STEPS
         if before.slow and after.slow and lasting and after.seconds >= _FURTHER * before.seconds:
             name = further(slow.index(after))
-            out.append(Episode(name, "slow", (_span(after),), (_span(before),), after.start, masked))
+            cost = 1.0 - before.seconds / after.seconds
+            out.append(Episode(name, "slow", (_span(after),), (_span(before),), after.start, masked, cost))
     return out
 
 

@@ -11,8 +11,10 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.diagnose.facts.log_facts import FACTS, Answer
+from trackwalker.record.phases import LEAST_LOST_S
 
 _NEARLY_ALL = 0.75  # of a loss: who lacks batches idles through all of it; busy for longer, devices wait for each other
+_NEXT = 5  # steps between two slow stretches that follow each other
 _DEVICES = {w.id for w in all_waits() if w.devices}
 IDLENESS = frozenset({*(f"lost-to-{w}" for w in _DEVICES), "idle-in-slow-steps"})  # facts that tell of nothing else
 
@@ -29,9 +31,43 @@ def lost_to(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> An
         hosts = {h for _, b in mine for h in b.hosts}
         evidence = [i for a, b in mine for i in (measured(b, book), told(case, a, book))]
         return Answer(True, tuple(evidence), tuple(sorted(hosts)), mine[0][0].since, _phases(a for a, _ in mine))
+    further = [(a, b, rest) for a, b in asked if (rest := _further(a, b, asked)) is not None]
+    if further and wait not in _DEVICES:
+        hosts = {h for _, b, _ in further for h in b.hosts}
+        evidence = [
+            i for a, b, rest in further for i in (measured(b, book), told(case, a, book), _more(a, b, rest, book))
+        ]
+        return Answer(
+            True, tuple(evidence), tuple(sorted(hosts)), further[0][0].since, _phases(a for a, _, _ in further)
+        )
     if any(b.share >= SOME for _, b in asked):
         return Answer(None)  # a part of the loss: neither the cause nor ruled out
     return Answer(False, tuple(measured(b, book) for _, b in asked))
+
+
+def _further(account: Account, booking: Booking, asked: list[tuple[Account, Booking]]) -> tuple[float, float] | None:
+    """What steps lost beyond the pace of the slow steps right before them, and the wait's share of that, if most."""
+    before = next((x for x in asked if x[0].slow and account.slow and max(x[0].slow) + 1 == min(account.slow)), None)
+    if before is None or account.steps[0] - before[0].steps[1] > _NEXT or booking.wait.unit != "wall":
+        return None  # what is only an upper bound carries no rest
+    length, past = (a.steps[1] - a.steps[0] + 1 for a in (account, before[0]))
+    pace = before[0].lost_s / past * length
+    rest = account.lost_s - pace
+    if rest < SOME * account.lost_s or rest < LEAST_LOST_S:
+        return None
+    share = (booking.share * account.lost_s - before[1].share * pace) / rest
+    return (rest, share) if share >= MOST else None
+
+
+def _more(account: Account, booking: Booking, rest: tuple[float, float], book: EvidenceBook) -> str:
+    first, last = account.steps
+    lost_s, share = rest[0], min(rest[1], 1.0)
+    says = (
+        f"steps {first}..{last} lost {lost_s:.1f} s more than at the pace of the slow steps before them; "
+        f"{100 * share:.0f} % of it is {booking.cause or booking.wait.id}"
+    )
+    source = f"steps {first}..{last} against the slow steps before them, and recorded waits"
+    return book.add("progress", source, says, {"lost_s": lost_s, "share": share})
 
 
 def lost_besides(wait: str, case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:

@@ -153,7 +153,7 @@ def _told(
     if not grown:
         return Answer(None)
     others = [v for h, v in values.items() if h not in leaking]
-    if few and others and float(np.median(others)) >= _ALIKE * max(grown):
+    if few and others and float(np.median(others)) >= _ALIKE * max(t.grown for t, _ in leaking.values()) / 1e9:
         return Answer(False)  # all drift alike, and a few of them by chance more steadily
     minutes = (window.end - since) / 60
     says = f"{who}: memory in use grew steadily, by up to {max(grown):.3g} GB in {minutes:.3g} min"
