@@ -23,8 +23,14 @@ SAVED = re.compile(  # MaxText's, Megatron's, DeepSpeed's, Hugging Face's, NeMo'
 )
 # A profiler's own words for its beginning and its end.
 PROFILER = (
-    ("activating the profiler", "starting profiler", "start profiling"),
-    ("profiler deactivated", "deactivating the profiler", "stopping profiler", "finished dumping profiler"),
+    ("activating the profiler", "activating profiler", "starting profiler", "start profiling"),
+    (
+        "profiler deactivated",
+        "deactivating the profiler",
+        "deactivating profiler",
+        "stopping profiler",
+        "finished dumping profiler",
+    ),
 )
 SAVED_NOW = "Finished saving the checkpoint"  # torchtitan's, which names no step
 COMPILING = re.compile(

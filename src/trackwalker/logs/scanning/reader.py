@@ -81,12 +81,12 @@ class FactReader:
         elif d.COMPILING.search(body):
             if len(facts.compiles) < MOST_TOLD:
                 facts.compiles.append(number)
+        elif any(word in body.lower() for word in d.PROFILER[1]):  # "deactivating" holds "activating": the end first
+            if facts.profiles and len(facts.profiles[-1]) == 1:
+                facts.profiles[-1].append(number)
         elif any(word in body.lower() for word in d.PROFILER[0]):
             if len(facts.profiles) < MOST_TOLD and (not facts.profiles or len(facts.profiles[-1]) > 1):
                 facts.profiles.append([number])
-        elif any(word in body.lower() for word in d.PROFILER[1]):
-            if facts.profiles and len(facts.profiles[-1]) == 1:
-                facts.profiles[-1].append(number)
         elif match := d.MEMORY.search(body):
             self._memory(rank, number, float(match[1]), float(match[2]), match[3].lower(), int(match[4]))
         elif match := d.MEM_FRACTION.match(body.strip()):
