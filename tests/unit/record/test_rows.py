@@ -88,7 +88,7 @@ def test_torchtitan_prints_colours_between_its_words(tmp_path: Path) -> None:
 
 
 def test_a_profiler_that_is_deactivated_has_ended(tmp_path: Path) -> None:
-    step = "0: completed step: {i}, seconds: 9.0, TFLOP/s/device: 400.0, Tokens/s/device: 800.0, total_weights: 1, loss: 2.0\n"
+    step = "0: completed step: {i}, seconds: 9.0, TFLOP/s/device: 400.0, Tokens/s/device: 800.0, loss: 2.0\n"
     words = {9: "0: Activating profiler: profiler_steps=4\n", 13: "0: Deactivating profiler: wrote xplane.pb\n"}
     rows = "".join(words.get(i, "") + step.format(i=i) for i in range(30))
     assert [len(told) for told in triage_text(tmp_path, "JOB_ID=7\nNNODES=1\n" + rows).index.facts.profiles] == [2]
