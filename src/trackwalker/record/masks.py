@@ -147,9 +147,18 @@ def holds(step: Ints, wanted: Iterable[int], after: int = 0) -> Bools:
     return np.searchsorted(sought, step, "right") > np.searchsorted(sought, _before(step), "right")
 
 
+def stands_for(step: Ints) -> Ints:
+    """How many steps each row of a series tells of: all since the one before, where it tells of every n-th.
+
+    A hole of its own is no rhythm: what happened in it nobody knows.
+    """
+    apart = step - _before(step)
+    return np.minimum(apart, max(1, int(np.median(apart)))) if len(step) else apart
+
+
 def row_seconds(step: Ints, seconds: Floats) -> Floats:
     """What each row of a series took: its own step, and those before it that nobody told of, at their usual pace."""
-    untold = step - _before(step) - 1
+    untold = stands_for(step) - 1
     if not untold.any():
         return seconds
     return seconds + untold * np.fmin(seconds, running_median(seconds, _USUAL_PACE))

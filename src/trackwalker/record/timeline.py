@@ -13,7 +13,7 @@ from trackwalker.logs.facts import LogFacts
 from trackwalker.logs.scanning.stamps import durations, spread
 from trackwalker.record.journal import NAME as JOURNAL
 from trackwalker.record.journal import Pause
-from trackwalker.record.masks import Masks, masks, row_seconds
+from trackwalker.record.masks import Masks, masks, row_seconds, stands_for
 from trackwalker.record.steps import LOG, StepTable
 from trackwalker.stats.medians import known_median, quantile
 from trackwalker.stats.segments import running_median
@@ -221,7 +221,7 @@ def _with_hidden_time(timeline: Timeline, grain: float = 0.0) -> Timeline:
     if len(timeline) < _HIDDEN_STEPS:
         return timeline
     spacing = np.diff(timeline.ends, prepend=timeline.ends[0] - timeline.seconds[0])
-    spacing /= np.maximum(np.diff(timeline.steps, prepend=timeline.steps[0] - 1), 1)  # of each step of a row
+    spacing /= stands_for(timeline.steps)  # of each step of a row
     hidden = running_median(spacing - timeline.seconds, _HIDDEN_STEPS)
     lasting = (hidden > _HIDDEN_SHARE * timeline.seconds) & (spacing > timeline.seconds)
     if grain and float((spacing - timeline.seconds)[lasting].sum()) <= _GRAINS * grain:

@@ -69,6 +69,7 @@ def test_the_steps_between_two_rows_took_their_time_too() -> None:
     seconds = np.array([70.0, 0.5, 0.5, 30.0, 0.5])  # the first holds a compilation, one a save of its own
     assert row_seconds(step, seconds).tolist() == [70.0, 10.0, 10.0, 39.5, 10.0]
     assert row_seconds(np.arange(5), seconds) is seconds
+    assert row_seconds(np.array([0, 1, 2, 900, 901]), seconds).tolist() == seconds.tolist()  # a hole is no rhythm
 
 
 NANO = "0: iter {step}: loss 2.5000, time 500.00ms, mfu 40.00%\n"

@@ -55,6 +55,7 @@ class Test(BaseModel):
     fact: str | None = None
     signature: list[str] | None = None  # causes that log lines name
     primary: bool = False  # only where triage calls that class the primary one
+    hint: bool = False  # that no such line is there says nothing
     warnings: bool = False  # lines that by themselves mean little count too
     query: str | None = None
     spread: bool = False  # its quantiles tell how far a value moves: asked of windows that hold some looks at it
