@@ -39,7 +39,7 @@ from trackwalker.diagnose.verdict import (
 )
 from trackwalker.diagnose.views import frame
 from trackwalker.diagnose.views.asked import Asked, Diagnosis
-from trackwalker.diagnose.views.storyteller import tell
+from trackwalker.diagnose.views.story import tell
 from trackwalker.job.advance import counted
 from trackwalker.job.layout import Job
 from trackwalker.job.run import ours

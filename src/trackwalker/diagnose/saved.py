@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from trackwalker.diagnose.verdict import DataQuality, Verdict, Window
 from trackwalker.diagnose.views.asked import Diagnosis
-from trackwalker.diagnose.views.storyteller import onsets
+from trackwalker.diagnose.views.story import onsets
 from trackwalker.job.layout import Job
 from trackwalker.job.whole import open_regular
 from trackwalker.record.status import Status

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trackwalker.diagnose.deviations.late_ranks import Late, late_rank
+from trackwalker.diagnose.deviations.levels import Late, late_rank
 from trackwalker.diagnose.episodes.symptoms import Symptoms
 from trackwalker.record.phases import Phase
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.causes.states import graph
 from trackwalker.diagnose.deviations.levels import Unlike, _fits_the_steps, _kind, _odd_ones, _outside
 from trackwalker.diagnose.episodes.symptoms import Span
 from trackwalker.telemetry.client import Sample

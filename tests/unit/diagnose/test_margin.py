@@ -16,7 +16,7 @@ from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.examine import TestResult as Result
 from trackwalker.diagnose.causes.playbook import Playbook, load_playbooks
 from trackwalker.diagnose.causes.playbook import Test as Question
-from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.causes.states import graph
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.deviations.unclassified import suspect
 from trackwalker.diagnose.episodes.episodes import Episode

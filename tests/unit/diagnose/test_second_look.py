@@ -10,8 +10,8 @@ from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.examine import TestResult as Result
 from trackwalker.diagnose.causes.playbook import Playbook
 from trackwalker.diagnose.causes.playbook import Test as Question
-from trackwalker.diagnose.causes.quantities import graph
 from trackwalker.diagnose.causes.second_look import OpenQuestion, SecondLook, open_question
+from trackwalker.diagnose.causes.states import graph
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.episodes.episodes import Episode, alone, further
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms

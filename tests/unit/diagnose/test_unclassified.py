@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trackwalker.diagnose.causes.claims import Claim, explanation, settled
-from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.causes.states import graph
 from trackwalker.diagnose.deviations.sweep import Deviation, Kind
 from trackwalker.diagnose.deviations.unclassified import Suspicion, suspect
 from trackwalker.diagnose.episodes.episodes import Episode

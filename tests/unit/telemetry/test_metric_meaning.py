@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.causes.states import graph
 from trackwalker.telemetry.meaning import meaning_of, place_of
 
 ROOT = Path(__file__).parents[3]

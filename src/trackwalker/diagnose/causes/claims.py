@@ -10,7 +10,7 @@ from trackwalker.diagnose.accounts.shares import left_by
 from trackwalker.diagnose.accounts.waits import Wait, all_waits
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.playbook import Playbook
-from trackwalker.diagnose.causes.quantities import Graph
+from trackwalker.diagnose.causes.states import Graph
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.deviations.unclassified import CAP, Suspicion, reasons
 from trackwalker.diagnose.episodes.episodes import Episode, alone

@@ -9,11 +9,10 @@ from trackwalker.diagnose.accounts.accounts import MOST
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination
-from trackwalker.diagnose.causes.quantities import graph
 from trackwalker.diagnose.causes.second_look import Located, SecondLook, Standing
-from trackwalker.diagnose.deviations.late_ranks import ENDED as LATE_FROM
-from trackwalker.diagnose.deviations.late_ranks import late_rank
-from trackwalker.diagnose.deviations.levels import Unlike, unlike_all_along
+from trackwalker.diagnose.causes.states import graph
+from trackwalker.diagnose.deviations.levels import ENDED as LATE_FROM
+from trackwalker.diagnose.deviations.levels import Unlike, late_rank, unlike_all_along
 from trackwalker.diagnose.deviations.limits import limits_ahead, limits_reached
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.deviations.table import cite, name

@@ -8,8 +8,7 @@ from itertools import islice
 from trackwalker.diagnose.accounts.shares import stood_still
 from trackwalker.diagnose.causes.claims import claim_of
 from trackwalker.diagnose.causes.examine import Examination
-from trackwalker.diagnose.causes.quantities import graph
-from trackwalker.diagnose.causes.states import states
+from trackwalker.diagnose.causes.states import graph, states
 from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.facts.account_facts import IDLENESS
 from trackwalker.diagnose.verdict import Role

@@ -24,7 +24,7 @@ from trackwalker.diagnose.causes.claims import (
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, TestResult
 from trackwalker.diagnose.causes.playbook import Test
-from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.causes.states import graph
 from trackwalker.diagnose.deviations.sweep import MANY, Deviation, sweep
 from trackwalker.diagnose.deviations.table import cite, name, rows
 from trackwalker.diagnose.deviations.unclassified import CAUSE, Suspicion, suspect

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.causes.quantities import graph
+from trackwalker.diagnose.causes.states import graph
 from trackwalker.diagnose.deviations.grids import coarsest_of, grids
 from trackwalker.diagnose.episodes.episodes import Episode
 from trackwalker.record.topology import Topology

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from trackwalker.diagnose.causes.quantities import Graph
+from trackwalker.diagnose.causes.states import Graph
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.stats.deviations import LEAST_SCORE
 

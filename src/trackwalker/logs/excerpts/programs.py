@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from statistics import median
 
-from trackwalker.logs.excerpts.compilations import compiled_again
-from trackwalker.logs.excerpts.machines import Shown
+from trackwalker.logs.excerpts.machines import Shown, compiled_again
 from trackwalker.logs.excerpts.tables import RATE, Table, number_of, per_second
 from trackwalker.logs.failures.structure import warns
 

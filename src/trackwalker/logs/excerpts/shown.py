@@ -34,14 +34,15 @@ from trackwalker.logs.excerpts.programs import (
     slow_words,
     slower_steps,
 )
-from trackwalker.logs.excerpts.reports import (
+from trackwalker.logs.excerpts.said import (
     filled_before_the_kill,
+    last_resort,
     looked_into,
     no_step_since,
+    remarks,
     spinning,
     stood_together,
 )
-from trackwalker.logs.excerpts.said import last_resort, remarks
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
 from trackwalker.logs.failures.kinds import kind_of

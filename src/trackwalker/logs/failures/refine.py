@@ -23,8 +23,7 @@ from trackwalker.logs.failures.line_hosts import (
     waited_for,
 )
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
-from trackwalker.logs.failures.saving import around_checkpoints, near
-from trackwalker.logs.failures.shown_beside import beside_what_is_shown
+from trackwalker.logs.failures.saving import around_checkpoints, beside_what_is_shown, near
 from trackwalker.logs.failures.structure import SAID
 from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED

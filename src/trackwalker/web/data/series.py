@@ -9,8 +9,7 @@ from typing import Any
 
 from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import Verdict
-from trackwalker.diagnose.views.story import Mark, StepPoint, Story
-from trackwalker.diagnose.views.storyteller import steps_of
+from trackwalker.diagnose.views.story import Mark, StepPoint, Story, steps_of
 from trackwalker.job.layout import Job
 from trackwalker.record.clock import from_utc
 from trackwalker.record.phases import Phase
