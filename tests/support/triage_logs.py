@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from trackwalker.diagnose.triage import Triage, triage
+from trackwalker.errors import NotAJobError
 from trackwalker.job.layout import Job
 
 HEARTBEAT = (
@@ -20,6 +22,22 @@ def triage_text(folder: Path, text: str | bytes, name: str = "77-JAX-toy.log") -
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return triage(Job("77", path, None))
+
+
+def cause_of(folder: Path, text: str) -> str | None:
+    """The cause that triage names; None where it takes the text for no log, or for one in which nothing failed."""
+    with suppress(NotAJobError):
+        primary = triage_text(folder, text).primary
+        return primary.cause if primary else None
+    return None
+
+
+def left_open(folder: Path, text: str) -> str:
+    """The class of a failure that triage leaves without a name."""
+    primary = triage_text(folder, text).primary
+    assert primary is not None
+    assert primary.cause == "unclassified"
+    return primary.kind
 
 
 def header(nodes: int = 4, steps: int = 100, **config: object) -> str:

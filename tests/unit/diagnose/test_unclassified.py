@@ -220,6 +220,20 @@ def test_who_is_waited_for_already_needs_less_to_be_told_why() -> None:
     assert suspect([chance], graph(), {"n7"}) is None
 
 
+def test_a_little_more_of_what_was_there_all_along_stops_nobody() -> None:
+    assert named(off("hw_fs_probe_seconds", "n7", episode=STALL, before=0.002, after=0.006)) == []
+    assert named(off("hw_fs_probe_seconds", "n7", episode=STALL, before=0.002, after=0.8)) == ["n7"]
+    assert named(off("hw_rdma_rx_cnp_pkts_total", "n7", episode=STALL, before=0.0, after=3.0)) == [], (
+        "of others' traffic"
+    )
+
+
+def test_seconds_that_grew_by_less_than_was_lost_are_not_what_all_wait_for() -> None:
+    costly = Episode("slow-1", "slow", (Span(1000.0, 2000.0),), (Span(0.0, 1000.0),), 1000.0, cost=0.25)
+    for after, who in ((0.15, []), (0.4, ["n7"])):
+        assert named(off("hw_foreign_cpu_seconds_total", "n7", episode=costly, before=0.02, after=after)) == who
+
+
 def test_what_setting_up_holds_says_nothing_of_a_slow_start() -> None:
     start = Episode("slow-1", "slow", (Span(0.0, 500.0),), (Span(500.0, 2000.0),), 0.0)
     held = {"before": 9e8, "after": 1.1e9}

@@ -306,9 +306,8 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     known = case.triage.roles.findings if test.warnings else case.triage.failures
     mine = [f for f in known if f.cause in causes and f.text]
     if not mine or (test.primary and mine[0].role != "primary"):
-        return TestResult(
-            test, None if test.primary or test.hint else False
-        )  # what the log does not name is not ruled out by it
+        # What the log does not name is not ruled out by it.
+        return TestResult(test, None if test.primary or test.hint else False)
     lead = mine[0]
     ids = [book.add("log", f"{lead.file}:{lead.line}", lead.text)]
     alike = [f for f in mine if f.role == lead.role]  # what follows from the first is on other hosts too

@@ -11,8 +11,7 @@ from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.second_look import Located, SecondLook, Standing
 from trackwalker.diagnose.causes.states import graph
-from trackwalker.diagnose.deviations.levels import ENDED as LATE_FROM
-from trackwalker.diagnose.deviations.levels import Unlike, late_rank, unlike_all_along
+from trackwalker.diagnose.deviations.levels import LATE_FROM, Unlike, late_rank, unlike_all_along
 from trackwalker.diagnose.deviations.limits import limits_ahead, limits_reached
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.deviations.table import cite, name

@@ -3,6 +3,8 @@
 A run at one speed throughout may have been slow from its first step. Levels differ from host to host for good reasons
 (roles, chips, places in the rack), so only few of them accuse: what is the same everywhere by construction, what is
 lost time by itself, errors by the hundred, and what no cause file knows where it stands far outside the others' range.
+
+Of a slow run the one rank that ends its steps later than all others (`late_rank`).
 """
 
 from __future__ import annotations
@@ -263,7 +265,8 @@ def _braces(pairs: Pairs) -> str:
     return "{" + ",".join(f"{k}={json.dumps(v)}" for k, v in pairs) + "}" if pairs else ""
 
 
-_STEP, ENDED = "train_step", "train_last_step_timestamp_seconds"
+# The moments at which the ranks end the same steps: where no metric deviates, they may.
+_STEP, LATE_FROM = "train_step", "train_last_step_timestamp_seconds"
 _MOST_RANKS = 512  # whose moments are read one by one
 _FEW = 16  # ranks
 _FEWEST_STEPS = 8  # that several ranks were seen to end, slow and at full speed
@@ -295,7 +298,7 @@ class Late:
 def late_rank(case: Case, symptoms: Symptoms) -> Late | None:
     """The one rank that ends its steps late by as much as the steps became longer; None where there is none."""
     telemetry, slow = case.telemetry, symptoms.slow
-    if telemetry is None or not slow or not {_STEP, ENDED} <= telemetry.metrics():
+    if telemetry is None or not slow or not {_STEP, LATE_FROM} <= telemetry.metrics():
         return None
     ranks = _moments(case, telemetry)
     if not 3 <= len(ranks) <= _MOST_RANKS:
@@ -340,15 +343,15 @@ def _error(values: Floats) -> float:
 def _moments(case: Case, telemetry: Telemetry) -> dict[tuple[str, str], dict[int, float]]:
     """By host and rank: when the steps ended that looks at both gauges showed."""
     begin, end = telemetry.range()
-    shown: dict[str, dict[tuple[str, str], tuple[Floats, Floats]]] = {_STEP: {}, ENDED: {}}
+    shown: dict[str, dict[tuple[str, str], tuple[Floats, Floats]]] = {_STEP: {}, LATE_FROM: {}}
     for metric, rows in shown.items():
         for labels, times, values in telemetry.raw(metric, begin, end):
             host = host_of(labels)
             if host in case.trusted or not case.hosts:
                 rows[str(host), labels.get("rank", "")] = (times, values)
     out: dict[tuple[str, str], dict[int, float]] = {}
-    for who in shown[_STEP].keys() & shown[ENDED].keys():
-        (times, steps), (at, ends) = shown[_STEP][who], shown[ENDED][who]
+    for who in shown[_STEP].keys() & shown[LATE_FROM].keys():
+        (times, steps), (at, ends) = shown[_STEP][who], shown[LATE_FROM][who]
         _, mine, theirs = np.intersect1d(np.round(times, 3), np.round(at, 3), return_indices=True)
         told = zip(steps[mine].astype(int).tolist(), ends[theirs].tolist(), strict=True)
         out[who] = dict(sorted(told))

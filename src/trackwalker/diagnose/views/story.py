@@ -1,4 +1,4 @@
-"""The pictures behind a verdict: what a report draws, already reduced to what a page can hold."""
+"""The pictures behind a verdict: what a report draws, reduced to what a page can hold (`tell` makes it of a case)."""
 
 from __future__ import annotations
 

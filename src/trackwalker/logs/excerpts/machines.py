@@ -1,7 +1,7 @@
 """Machines that hold a run up, by their own tools: GPUs slower than they could be, disks, processors, memory.
 
 Of GPUs the numbers and flags of `nvidia-smi`, whatever form it was asked for; of hosts `iostat`, `vmstat`, `top` and
-`free`; of networks, NCCL's own choice beside the devices that are there.
+`free`; of networks, NCCL's own choice beside the devices that are there; of compilers, what is compiled again.
 """
 
 from __future__ import annotations
