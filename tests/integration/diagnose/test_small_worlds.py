@@ -338,3 +338,21 @@ def test_a_pod_whose_log_names_only_itself_has_the_hosts_of_the_recording(tmp_pa
     log.write_text(log.read_text().replace("JOB_NODELIST=p0,p1,p2,p3", "JOB_NODELIST=p0"))
     verdict = diagnose(resolve(str(job), tmp_path)).verdict
     assert [(c.cause, list(c.hosts)) for c in verdict.roots] == [("oom-host", ["p3"])]
+
+
+def test_late_data_is_booked_by_the_counter_of_waits_where_the_gauge_is_only_looked_at_now_and_then(
+    tmp_path: Path,
+) -> None:
+    world = Small(
+        HOSTS, noisy_steps(900, 2.0, slow=(450, 900, 1.75)), 900,
+        more={"train_data_wait_seconds": (0.01, 0.001)}, counters={"train_data_wait_seconds_total": 0.001},
+    )  # fmt: skip
+    moment = world.when(450)
+    for host in HOSTS:
+        world.lay("train_data_wait_seconds", host, since(moment, lambda v: v + 1.4))
+        world.lay(
+            "train_data_wait_seconds_total", host, lambda t, v: 0.005 * (t - t[0]) + 0.4 * np.clip(t - moment, 0, None)
+        )
+        for metric in ("hw_gpu_utilization_percent", "hw_gpu_power_watts", "hw_gpu_clock_mhz"):
+            world.lay_all(metric, host, gone(0.0))  # nobody records whether the devices idle
+    assert roots(verdict(world, tmp_path)) == [("input-stall", [], [])]
