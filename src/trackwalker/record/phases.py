@@ -24,6 +24,9 @@ _SETTLING_SHARE = 0.08  # of the run
 _RESTLESS_STEPS = 40  # of each
 LEAST_LOST_S = 5.0  # a slow phase that cost less than this, or less than one step, is a dip, not an incident
 _LASTING = 0.03  # of a step: a smaller slide is the weather
+_BLOCK, _MEAN_BLOCKS, _FEWEST_BLOCKS, _MOST_BLOCKS = 10, 3, 12, 40  # steps, whose mean counts; blocks
+_LONG, _MANY = 1.5, 10  # times the usual step; so many are no single ones
+_OFTENER, _OFTEN_COSTS = 2.0, 0.08  # times as often, and what that costs of the speed
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Phase:
     end: float
     seconds: float  # median step time
     slow: bool
+    by_mean: bool = False  # its seconds are the mean: what makes a phase of this run slow is that long steps are many
 
     @property
     def steps(self) -> int:
@@ -94,7 +98,7 @@ def find_phases(timeline: Timeline | None, masks: Masks, live: bool, eye: Eye = 
     phases = _without_warm_up(_restless_as_one(phases, timeline.steps[index], values))
     phases = _with_larger_batches(phases, timeline)
     if not any(p.slow for p in phases):
-        phases = _slide(timeline, index) or phases
+        phases = _slide(timeline, index) or _often_long(timeline, index) or phases
     return tuple(_with_slow_tail(phases, timeline)) if live else tuple(phases)
 
 
@@ -165,6 +169,42 @@ def _slide(timeline: Timeline, index: NDArray[np.intp]) -> list[Phase] | None:
         start, end = float(timeline.ends[first] - timeline.seconds[first]), float(timeline.ends[last])
         level = median(timeline.seconds[part])
         out.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, level, slow))
+    return out
+
+
+def _often_long(timeline: Timeline, index: NDArray[np.intp]) -> list[Phase] | None:
+    """Where long steps become many and the usual one stays as it was: a lost packet costs one step, and that a lot.
+
+    Medians do not see it, so stretches are of the mean of equal blocks of steps; a few long steps are single ones.
+    """
+    values = timeline.seconds[index]
+    each = max(_BLOCK, -(-len(values) // _MOST_BLOCKS))
+    blocks = len(values) // each
+    if blocks < _FEWEST_BLOCKS:
+        return None
+    means = values[: blocks * each].reshape(blocks, each).mean(axis=1)
+    cuts = [
+        Segment(c.start * each, c.end * each if c.end < blocks else len(values), 0.0)
+        for c in segments(means, min_size=_MEAN_BLOCKS)
+    ]
+    long = values > _LONG * level_of(values)
+    share = [float(long[c.start : c.end].mean()) for c in cuts]
+    level = [float(values[c.start : c.end].mean()) for c in cuts]
+    base = min(range(len(cuts)), key=level.__getitem__)
+    slow = [
+        level[i] >= (1.0 + _OFTEN_COSTS) * level[base]
+        and long[c.start : c.end].sum() >= _MANY
+        and share[i] >= _OFTENER * max(share[base], 1.0 / (cuts[base].size + 1))
+        and c.size * (level[i] - level[base]) >= LEAST_LOST_S
+        for i, c in enumerate(cuts)
+    ]
+    if not any(slow):
+        return None
+    out = []
+    for cut, seconds, is_slow in zip(cuts, level, slow, strict=True):
+        first, last = int(index[cut.start]), int(index[cut.end - 1])
+        start, end = float(timeline.ends[first] - timeline.seconds[first]), float(timeline.ends[last])
+        out.append(Phase(int(timeline.steps[first]), int(timeline.steps[last]), start, end, seconds, is_slow, True))
     return out
 
 

@@ -311,3 +311,33 @@ def test_bouts_side_by_side_do_not_hide_each_other() -> None:
     found, level = single_slow(seconds, np.ones(120, dtype=bool))
     assert found.tolist() == bouts
     assert np.abs(level - 20.0).max() < 0.3
+
+
+def often_long(before: float, after: float, seed: int, steps: int = 1200) -> list[float]:
+    """Steps of which some, by chance, take several times as long: other shares of them before and after the middle."""
+    chance = np.random.default_rng(seed)
+    share = np.where(np.arange(steps) < steps // 2, before, after)
+    long = (chance.random(steps) < share) * 0.05 * chance.exponential(5.0, steps)
+    return [float(v) for v in 0.05 * (1 + chance.normal(0, 0.1, steps)).clip(0.3) + long]
+
+
+def test_a_run_whose_long_steps_become_many_is_slow_though_the_usual_step_is_as_before() -> None:
+    found = 0
+    for seed in range(20):
+        case = case_of(often_long(0.01, 0.2, seed))
+        assert case.timeline is not None
+        phases = find_phases(case.timeline, case.masks, False)
+        found += [p.slow for p in phases] == [False, True]
+        if phases[-1].slow:
+            assert phases[-1].by_mean
+            assert phases[-1].seconds == pytest.approx(float(case.timeline.seconds[-600:].mean()), rel=0.15)
+    assert found >= 16
+
+
+def test_a_run_with_as_many_long_steps_all_along_is_not() -> None:
+    slow = 0
+    for seed in range(20):
+        case = case_of(often_long(0.1, 0.1, seed))
+        assert case.timeline is not None
+        slow += any(p.slow for p in find_phases(case.timeline, case.masks, False))
+    assert slow <= 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -16,10 +17,12 @@ from trackwalker.diagnose.causes.playbook import state_of, tells_apart
 from trackwalker.diagnose.causes.states import states
 from trackwalker.diagnose.deviations.unclassified import CAUSE
 from trackwalker.diagnose.verdict import Verdict
+from trackwalker.job.causes import about
 
 _MOST_PIECES, _MOST_OPEN = 5, 4  # more of the same adds nothing
 _ENOUGH = 4.0  # support
 _LEAD = 0.6  # margin from which on nothing else is nearly as clear
+_PRIOR = 32.0  # claims: the group of a rare cause counts as much as so many of its own
 TABLE = "confidence.json"  # beside this file; `trackwalker lab calibrate` writes it
 
 
@@ -42,8 +45,51 @@ class Calibration(BaseModel):
 
     made_by: str
     version: str
-    weights: dict[str, float]  # of what `shown` names
+    weights: dict[str, float]  # of what `shown` names, and of `record`
+    record: dict[str, tuple[int, int]] = {}  # of each cause: how many claims were right, of how many
     levels: list[CalibratedLevel]
+
+
+class Past:
+    """How often claims of each cause were right on sets that nobody had looked at: some are told from others worse."""
+
+    def __init__(self, record: Mapping[str, tuple[int, int]]) -> None:
+        self._own = record
+        self._right, self._of = Counter[str](), Counter[str]()
+        for cause, (right, of) in record.items():
+            self._right[_group(cause)] += right
+            self._of[_group(cause)] += of
+
+    def odds(self, cause: str, right: int = 0, of: int = 0) -> float:
+        """The log odds of a cause; `right` and `of` are claims to leave out, such as the one that is asked about.
+
+        A rare cause is as its group was, and a small group as all causes were.
+        """
+        total = (self._right.total() - right, self._of.total() - of)
+        everywhere = (total[0] + 1.0) / (total[1] + 2.0)
+        group = _group(cause)
+        alike = _drawn_to(everywhere, self._right[group] - right, self._of[group] - of)
+        own = self._own.get(cause, (0, 0))
+        rate = _drawn_to(alike, own[0] - right, own[1] - of)
+        return math.log(rate / (1.0 - rate))
+
+
+def _drawn_to(prior: float, right: int, of: int) -> float:
+    return (right + _PRIOR * prior) / (of + _PRIOR)
+
+
+def _group(cause: str) -> str:
+    told = about(cause)
+    return told.group if told else ""
+
+
+def record_of(claims: Iterable[tuple[str, bool]]) -> dict[str, tuple[int, int]]:
+    """Causes and whether they were right, counted."""
+    right, of = Counter[str](), Counter[str]()
+    for cause, true in claims:
+        right[cause] += true
+        of[cause] += 1
+    return {cause: (right[cause], of[cause]) for cause in sorted(of)}
 
 
 def confidence(certain: float) -> float:
@@ -61,6 +107,12 @@ def look_up(table: Calibration, supported: float) -> float:
 def calibration() -> Calibration:
     """The shipped table."""
     return Calibration.model_validate(json.loads((files("trackwalker.diagnose") / TABLE).read_text(encoding="utf-8")))
+
+
+@cache
+def past() -> Past:
+    """What the shipped table holds of each cause."""
+    return Past(calibration().record)
 
 
 def shown(
@@ -86,8 +138,8 @@ def shown(
 
 
 def certainty(weights: Mapping[str, float], claim: Mapping[str, float]) -> float:
-    """One number of what a claim shows; only the order of these numbers counts."""
-    return sum(weights[name] * value for name, value in claim.items())
+    """One number of what a claim shows; only the order of these numbers counts. An older table weighs less."""
+    return sum(weights.get(name, 0.0) * value for name, value in claim.items())
 
 
 def with_confidence(verdict: Verdict) -> Verdict:
@@ -98,6 +150,7 @@ def with_confidence(verdict: Verdict) -> Verdict:
     for cause in verdict.causes:
         supported = support(plain, {"evidence": cause.evidence})
         claim = shown(supported, cause.cause, rivals, len(cause.hosts), cause.margin, cause.explains)
+        claim["record"] = past().odds(cause.cause)
         # Trouble without a name claims nothing but its place: without one it is as little as can be said.
         nothing = cause.cause == CAUSE and not cause.hosts
         level = confidence(-math.inf if nothing else certainty(calibration().weights, claim))

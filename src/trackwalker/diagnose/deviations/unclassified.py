@@ -231,7 +231,8 @@ def _can_be_a_reason(d: Deviation, deviations: Iterable[Deviation], graph: Graph
         return False  # what has nothing to do any more cools and clocks down
     if meaning.quantity in graph.for_others:
         return _waited_for(d, deviations)
-    if d.episode.kind == "long-steps" and meaning.quantity in graph.follows(*graph.saving):
+    untold = d.episode.kind == "long-steps" and not d.episode.saves_told
+    if untold and meaning.quantity in graph.follows(*graph.saving):
         return False  # steps that are long now and then may hold saves that nobody told of
     if meaning.layer == "activity":
         return not d.episode.stops and ((d.of > 1 and _out_of_step(d, deviations)) or _beside_the_run(d))

@@ -41,6 +41,7 @@ class Episode:
     since: float
     masked: tuple[Span, ...] = ()
     cost: float = 0.0  # share of its time that was lost, where that is known
+    saves_told: bool = False  # then its long steps are none that nobody told of
 
     @property
     def stops(self) -> bool:
@@ -104,7 +105,8 @@ def episodes_of(case: Case, symptoms: Symptoms) -> list[Episode]:
         long = _joined(Span(s.start, s.end) for s in spikes(case))
         if long:
             rest = (Span(begin, float(timeline.ends[-1])),)
-            found.append(Episode("long-steps", "long-steps", long, rest, long[0].start, masked))
+            told = bool(case.log.saves)
+            found.append(Episode("long-steps", "long-steps", long, rest, long[0].start, masked, saves_told=told))
     return found
 
 

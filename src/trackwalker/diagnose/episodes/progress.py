@@ -74,9 +74,10 @@ def throughput(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Throughput
     for phase in (reference, slow[-1]) if many else symptoms.phases:
         value, steps = _level(case, phase, with_tgs), _steps(phase)
         word = "slow" if phase.slow else "full speed" if value >= (1 - _NEARLY) * before else "a little slower"
-        says = f"{steps} ({word}): median {figure(value)} {UNITS[of]}, {phase.seconds:.3f} s a step"
-        source = f"{timeline.source}: medians of {steps}, saves and first steps left out{_mean(timeline, phase)}"
-        ids.append(book.add("progress", source, says, {"median": value, "step_s": phase.seconds}))
+        measure = "mean" if phase.by_mean else "median"
+        says = f"{steps} ({word}): {measure} {figure(value)} {UNITS[of]}, {phase.seconds:.3f} s a step"
+        source = f"{timeline.source}: {measure}s of {steps}, saves and first steps left out{_mean(timeline, phase)}"
+        ids.append(book.add("progress", source, says, {measure: value, "step_s": phase.seconds}))
     told = [(_steps(p), _level(case, p, with_tgs)) for p in slow]
     return Throughput(of, before, after, after / before - 1.0 if before else None, ids, told)
 
@@ -95,9 +96,13 @@ def _level(case: Case, phase: Phase, with_tgs: bool) -> float:
     if timeline is None:
         return 0.0
     inside = timeline.between(phase.first_step, phase.last_step)
-    values = timeline.tgs[inside] if with_tgs else 1.0 / np.maximum(timeline.seconds[inside], 1e-9)
-    median = float(np.nanmedian(values))
-    return round(median, 1) if median >= 10 else round(median, 4)
+    if phase.by_mean:  # what all its steps do in all their time
+        tokens = float(np.nanmedian(timeline.tgs[inside] * timeline.seconds[inside])) if with_tgs else 1.0
+        level = tokens / phase.seconds
+    else:
+        rates = timeline.tgs[inside] if with_tgs else 1.0 / np.maximum(timeline.seconds[inside], 1e-9)
+        level = float(np.nanmedian(rates))
+    return round(level, 1) if level >= 10 else round(level, 4)
 
 
 def progress_of(case: Case, symptoms: Symptoms) -> Progress:

@@ -13,7 +13,17 @@ from itertools import pairwise
 import numpy as np
 
 from trackwalker import __version__
-from trackwalker.diagnose.causes.confidence import CalibratedLevel, Calibration, calibration, certainty, look_up, shown
+from trackwalker.diagnose.causes.confidence import (
+    CalibratedLevel,
+    Calibration,
+    Past,
+    calibration,
+    certainty,
+    look_up,
+    past,
+    record_of,
+    shown,
+)
 from trackwalker.errors import UsageError
 from trackwalker.lab.scoring.grade import Claim
 from trackwalker.lab.scoring.measures import Share
@@ -28,13 +38,14 @@ _LEAST_FAMILIES = 25  # the standard error of a share of so many is 0.1: a level
 
 @dataclass(frozen=True)
 class Stated:
-    """A claim of a verdict: how sure, how well supported, whether true, in which family, and all that it shows."""
+    """A claim of a verdict: how sure, how well supported, whether true, in which family, of what, all that it shows."""
 
     confidence: float
     support: float
     right: bool
     family: str
     shown: dict[str, float] = field(default_factory=dict)
+    cause: str = ""
 
     @property
     def set(self) -> str:
@@ -45,12 +56,19 @@ class Stated:
 def stated(cases: Iterable[CaseResult]) -> list[Stated]:
     """The claims of results that say how sure they are."""
     out = [
-        Stated(claim.confidence, 0.0, claim.right, case.family, _shown(claim, case))
+        Stated(claim.confidence, 0.0, claim.right, case.family, _shown(claim, case), claim.cause)
         for case in cases
         for claim in case.grade.claims
         if claim.confidence is not None
     ]
-    return weighed(out, calibration().weights)
+    return weighed(remembered(out, past()), calibration().weights)
+
+
+def remembered(claims: Iterable[Stated], known: Past, among: bool = False) -> list[Stated]:
+    """The same claims with what is known of their causes; of those `among` it, each without itself."""
+    return [
+        replace(c, shown={**c.shown, "record": known.odds(c.cause, int(c.right and among), int(among))}) for c in claims
+    ]
 
 
 def weighed(claims: Iterable[Stated], weights: dict[str, float]) -> list[Stated]:
@@ -86,11 +104,19 @@ def left_out(claims: list[Stated]) -> list[Stated]:
     out = []
     for name in sorted({c.set for c in claims}):
         others = [c for c in claims if c.set != name]
-        weights = fit_weights(others)
-        table = Calibration(made_by="", version="", weights=weights, levels=fit(weighed(others, weights)))
-        mine = weighed((c for c in claims if c.set == name), weights)
+        table, known = fitted(others), Past(record_of((c.cause, c.right) for c in others))
+        mine = weighed(remembered((c for c in claims if c.set == name), known), table.weights)
         out += [replace(c, confidence=look_up(table, c.support)) for c in mine]
     return out
+
+
+def fitted(claims: list[Stated], made_by: str = "") -> Calibration:
+    """The table of these claims: what their causes were worth, then all they show, then how sure that makes."""
+    record = record_of((c.cause, c.right) for c in claims)
+    claims = remembered(claims, Past(record), among=True)
+    weights = fit_weights(claims)
+    levels = fit(weighed(claims, weights))
+    return Calibration(made_by=made_by, version=__version__, weights=weights, record=record, levels=levels)
 
 
 def calibrate(results: list[Results], first_sight: bool = False) -> Calibration:
@@ -104,15 +130,16 @@ def calibrate(results: list[Results], first_sight: bool = False) -> Calibration:
         raise UsageError(f"{_families(claims)} families made claims; 'lab score --suite full' asks all of them")
     if first_sight:
         made_by = f"trackwalker lab calibrate --first-sight, sets {' '.join(sorted({c.set for c in claims}))}"
-        weights = fit_weights(claims)
-        return Calibration(made_by=made_by, version=__version__, weights=weights, levels=fit(weighed(claims, weights)))
+        return fitted(claims, made_by)
     suites = " ".join(dict.fromkeys(f"--suite {name}" for r in results for name in r.suite))
     variants = [c.variant for r in results for c in r.cases]
     seeds = len({c.seed for r in results for c in r.cases if not c.variant})
     worlds, stress = (len({v for v in variants if v.startswith(kind)}) for kind in ("world-", "stress-"))
     asked = f"trackwalker lab score {suites} --seeds {seeds} --variants {worlds} --stress {stress}"
-    made_by, weights = f"{asked}; trackwalker lab calibrate", calibration().weights
-    return Calibration(made_by=made_by, version=__version__, weights=weights, levels=fit(claims))
+    shipped = calibration()
+    return shipped.model_copy(
+        update={"made_by": f"{asked}; trackwalker lab calibrate", "version": __version__, "levels": fit(claims)}
+    )
 
 
 def tables(results: list[Results], made: Calibration, first_sight: bool = False) -> list[Table]:
@@ -124,10 +151,11 @@ def tables(results: list[Results], made: Calibration, first_sight: bool = False)
     out = [Table("Levels", ["support from", "confidence", "right", "families"], rows)]
     cases = [c for r in results for c in r.cases if c.tool == OWN]
     for split in sorted({c.split for c in cases}):
-        claims = weighed(stated(c for c in cases if c.split == split), made.weights)
-        fitted = [replace(c, confidence=look_up(made, c.support)) for c in claims]
-        if fitted:
-            out.append(reliability(f"Confidence: {split} families", fitted))
+        claims = stated(c for c in cases if c.split == split)
+        sure = weighed(remembered(claims, Past(made.record)), made.weights)
+        sure = [replace(c, confidence=look_up(made, c.support)) for c in sure]
+        if sure:
+            out.append(reliability(f"Confidence: {split} families", sure))
         if first_sight:
             out.append(reliability(f"Confidence: {split} families, each set left out in turn", left_out(claims)))
     return out
@@ -182,7 +210,7 @@ def fit(claims: list[Stated]) -> list[CalibratedLevel]:
     return [
         CalibratedLevel(
             support=min(c.support for c in p),
-            confidence=round(_rate(p), 2),
+            confidence=min(round(_rate(p), 2), 0.99),  # nothing is certain at first sight
             right=sum(c.right for c in p),
             of=len(p),
             families=_families(p),
