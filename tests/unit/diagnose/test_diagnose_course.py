@@ -327,7 +327,7 @@ def test_a_run_whose_long_steps_become_many_is_slow_though_the_usual_step_is_as_
         case = case_of(often_long(0.01, 0.2, seed))
         assert case.timeline is not None
         phases = find_phases(case.timeline, case.masks, False)
-        found += [p.slow for p in phases] == [False, True]
+        found += not phases[0].slow and phases[-1].slow
         if phases[-1].slow:
             assert phases[-1].by_mean
             assert phases[-1].seconds == pytest.approx(float(case.timeline.seconds[-600:].mean()), rel=0.15)
