@@ -176,7 +176,9 @@ def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
 def _fits(cause: Examination, look: _Look, eye: Eye, case: Case) -> bool:
     """Whether a cause is measured well enough for a change of speed that by itself would be called weather."""
     if eye is MEASURED:
-        return carried(look.symptoms.accounts, cause.playbook.id)
+        # What rose severalfold on most hosts just where the steps are longer is no weather either.
+        everywhere = any(r.fired and r.test.detector == "most-rose" and r.test.role == "require" for r in cause.results)
+        return everywhere or carried(look.symptoms.accounts, cause.playbook.id)
     named = bool(cause.hosts) or len(case.hosts) == 1
     return "slow" in cause.playbook.symptoms and named and not cause.log_only
 

@@ -356,3 +356,25 @@ def test_late_data_is_booked_by_the_counter_of_waits_where_the_gauge_is_only_loo
         for metric in ("hw_gpu_utilization_percent", "hw_gpu_power_watts", "hw_gpu_clock_mhz"):
             world.lay_all(metric, host, gone(0.0))  # nobody records whether the devices idle
     assert roots(verdict(world, tmp_path)) == [("input-stall", [], [])]
+
+
+def restless(slow: float) -> list[float]:
+    """Steps whose full speed wanders, and that are longer on the whole from the middle on."""
+    rng = np.random.default_rng(2)
+    level = np.zeros(1200)
+    for step in range(1, 1200):
+        level[step] = 0.97 * level[step - 1] + rng.normal(0.0, 0.12 * np.sqrt(1.0 - 0.97**2))
+    steps = 2.0 * np.exp(level) * (1.0 + 0.1 * rng.normal(0.0, 1.0, 1200).clip(-2.0, 2.0))
+    steps[600:] *= slow
+    return [round(float(s), 3) for s in steps]
+
+
+@pytest.mark.parametrize(("late", "wanted"), [(True, [("network-degradation", [], [])]), (False, [])])
+def test_in_weather_a_cause_that_rose_severalfold_everywhere_is_believed(
+    tmp_path: Path, late: bool, wanted: list[tuple[str, list[str], list[str]]]
+) -> None:
+    world = Small(HOSTS, restless(1.2), 1200, summary="SUCCESS")
+    world.more["hw_rank_tcp_rtt_seconds"] = (2e-4, 2e-5)
+    for host in HOSTS if late else ():
+        world.lay("hw_rank_tcp_rtt_seconds", host, since(world.when(600), lambda v: v + 0.0045))
+    assert roots(verdict(world, tmp_path)) == wanted
