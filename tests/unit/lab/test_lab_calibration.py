@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from trackwalker.diagnose.causes.confidence import calibration, certainty, confidence, shown, support
+from trackwalker.diagnose.causes.confidence import Past, calibration, certainty, confidence, shown, support
 from trackwalker.errors import UsageError
 from trackwalker.lab.scenario import Truth
 from trackwalker.lab.scoring.calibration import (
@@ -133,3 +133,21 @@ def test_weights_follow_what_tells_right_from_wrong_in_other_sets() -> None:
     assert weights["dull"] == 0.0, "what all claims show says nothing"
     unseen = left_out(claims)
     assert sorted({c.confidence for c in unseen}) == [pytest.approx(0.2, abs=0.05), pytest.approx(0.7, abs=0.05)]
+
+
+def test_a_cause_that_was_often_wrong_is_believed_less_and_a_rare_one_as_its_group() -> None:
+    often = {"collective-hang": (40, 80), "segfault": (0, 0), "oom-gpu": (90, 100), "rdma-degradation": (99, 100)}
+    past = Past(often)
+    assert past.odds("collective-hang") < past.odds("oom-gpu") < past.odds("rdma-degradation")
+    assert past.odds("segfault") == pytest.approx(past.odds("nccl-error"))  # both are crashes that nobody had claimed
+    assert past.odds("cpu-contention") > past.odds("dataloader-hang")  # by their groups: slow, stop
+
+
+def test_a_doubt_never_makes_surer() -> None:
+    claims = [
+        Stated(0.9, 0.0, i % 4 > 0 or behind, f"{name}-{behind}{i}", {"support": i % 3, "behind": float(behind)})
+        for name in ("a", "b")
+        for behind in (True, False)
+        for i in range(40)
+    ]
+    assert fit_weights(claims)["behind"] == 0.0

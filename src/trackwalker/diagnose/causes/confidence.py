@@ -22,7 +22,8 @@ from trackwalker.job.causes import about
 _MOST_PIECES, _MOST_OPEN = 5, 4  # more of the same adds nothing
 _ENOUGH = 4.0  # support
 _LEAD = 0.6  # margin from which on nothing else is nearly as clear
-_PRIOR = 32.0  # claims: the group of a rare cause counts as much as so many of its own
+_PRIOR = 64.0  # claims: the group of a rare cause counts as much as so many of its own
+DOUBTS = ("behind", "rivals", "nobody", "nobody-apart", "hosts", "unnamed", "next-best", "left-open")  # of `shown`
 TABLE = "confidence.json"  # beside this file; `trackwalker lab calibrate` writes it
 
 
@@ -60,17 +61,12 @@ class Past:
             self._right[_group(cause)] += right
             self._of[_group(cause)] += of
 
-    def odds(self, cause: str, right: int = 0, of: int = 0) -> float:
-        """The log odds of a cause; `right` and `of` are claims to leave out, such as the one that is asked about.
-
-        A rare cause is as its group was, and a small group as all causes were.
-        """
-        total = (self._right.total() - right, self._of.total() - of)
-        everywhere = (total[0] + 1.0) / (total[1] + 2.0)
+    def odds(self, cause: str) -> float:
+        """The log odds of a cause. A rare one is as its group was, and a small group as all causes were."""
+        everywhere = (self._right.total() + 1.0) / (self._of.total() + 2.0)
         group = _group(cause)
-        alike = _drawn_to(everywhere, self._right[group] - right, self._of[group] - of)
-        own = self._own.get(cause, (0, 0))
-        rate = _drawn_to(alike, own[0] - right, own[1] - of)
+        alike = _drawn_to(everywhere, self._right[group], self._of[group])
+        rate = _drawn_to(alike, *self._own.get(cause, (0, 0)))
         return math.log(rate / (1.0 - rate))
 
 

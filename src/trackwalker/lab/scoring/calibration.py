@@ -14,6 +14,7 @@ import numpy as np
 
 from trackwalker import __version__
 from trackwalker.diagnose.causes.confidence import (
+    DOUBTS,
     CalibratedLevel,
     Calibration,
     Past,
@@ -64,11 +65,9 @@ def stated(cases: Iterable[CaseResult]) -> list[Stated]:
     return weighed(remembered(out, past()), calibration().weights)
 
 
-def remembered(claims: Iterable[Stated], known: Past, among: bool = False) -> list[Stated]:
-    """The same claims with what is known of their causes; of those `among` it, each without itself."""
-    return [
-        replace(c, shown={**c.shown, "record": known.odds(c.cause, int(c.right and among), int(among))}) for c in claims
-    ]
+def remembered(claims: Iterable[Stated], known: Past) -> list[Stated]:
+    """The same claims with what is known of their causes."""
+    return [replace(c, shown={**c.shown, "record": known.odds(c.cause)}) for c in claims]
 
 
 def weighed(claims: Iterable[Stated], weights: dict[str, float]) -> list[Stated]:
@@ -84,8 +83,17 @@ def _shown(claim: Claim, case: CaseResult) -> dict[str, float]:
 
 
 def fit_weights(claims: list[Stated]) -> dict[str, float]:
-    """What each of the things that claims show is worth: a logistic regression of right and wrong, slightly damped."""
-    names = list(claims[0].shown)
+    """What each of the things that claims show is worth; a doubt that seems to make surer does so by chance."""
+    weights, doubts = _regression(claims, list(claims[0].shown)), set(DOUBTS)
+    while any(weights.get(n, 0.0) > 0 for n in doubts):
+        doubts = {n for n in doubts if weights.get(n, 0.0) <= 0}
+        kept = [n for n in claims[0].shown if n not in DOUBTS or n in doubts]
+        weights = _regression(claims, kept)
+    return {n: weights.get(n, 0.0) for n in claims[0].shown}
+
+
+def _regression(claims: list[Stated], names: list[str]) -> dict[str, float]:
+    """A logistic regression of right and wrong, slightly damped."""
     values = np.array([[c.shown[n] for n in names] for c in claims])
     right = np.array([c.right for c in claims], dtype=float)
     spread = np.where(values.std(axis=0) > 0, values.std(axis=0), 1.0)
@@ -104,8 +112,8 @@ def left_out(claims: list[Stated]) -> list[Stated]:
     out = []
     for name in sorted({c.set for c in claims}):
         others = [c for c in claims if c.set != name]
-        table, known = fitted(others), Past(record_of((c.cause, c.right) for c in others))
-        mine = weighed(remembered((c for c in claims if c.set == name), known), table.weights)
+        table = fitted(others)
+        mine = weighed(remembered((c for c in claims if c.set == name), Past(table.record)), table.weights)
         out += [replace(c, confidence=look_up(table, c.support)) for c in mine]
     return out
 
@@ -113,9 +121,9 @@ def left_out(claims: list[Stated]) -> list[Stated]:
 def fitted(claims: list[Stated], made_by: str = "") -> Calibration:
     """The table of these claims: what their causes were worth, then all they show, then how sure that makes."""
     record = record_of((c.cause, c.right) for c in claims)
-    claims = remembered(claims, Past(record), among=True)
-    weights = fit_weights(claims)
-    levels = fit(weighed(claims, weights))
+    told = remembered(claims, Past(record))
+    weights = fit_weights(told)
+    levels = fit(weighed(told, weights))
     return Calibration(made_by=made_by, version=__version__, weights=weights, record=record, levels=levels)
 
 
