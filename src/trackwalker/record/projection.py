@@ -152,8 +152,10 @@ def final_step(index: LogIndex) -> int | None:
 
 
 def all_done(index: LogIndex, last: int | None) -> bool:
-    """Whether every step that was asked for was completed."""
-    final = final_step(index)
+    """Whether every step that was asked for was completed; of a plan that is not told, the trainer's word on its end."""
+    final, finished = final_step(index), index.facts.finished
+    if asked_steps(index) is None and finished is not None and len(index.steps):
+        return int(index.steps.line.max()) < finished.line
     return final is not None and last is not None and last >= final
 
 

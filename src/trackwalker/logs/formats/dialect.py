@@ -69,8 +69,11 @@ TASK_FAILED = re.compile(
     r"^srun: error: \S+: tasks? [\d,-]+: (?:Exited with exit code (?!(?:0|130|143)\b)\d+|Killed|Aborted|Bus error"
     r"|Segmentation fault|Illegal instruction|Floating point exception|Out Of Memory)"
 )
-# What torchtitan and Hugging Face, Lightning, and Megatron print when no step is left.
-FINISHED = re.compile(r"(?:^|[\]:-] )(?:Training completed\b|`?Trainer\.fit`? stopped: |\[?after training is done\b)")
+# What torchtitan and Hugging Face, Lightning, and Megatron print when no step is left; and scripts, in plain words.
+FINISHED = re.compile(
+    r"(?:^|[\]:|-] )(?:Training completed\b|`?Trainer\.fit`? stopped: |\[?after training is done\b"
+    r"|[Tt]raining (?:has |is )?(?:finished|complete|done)\W*$)"
+)
 ACCUSED = re.compile(r"/job:jax_worker/replica:\d+/task:(\d+)")
 SUMMARY = re.compile(r"^=+ JOB SUMMARY =+")
 STATUS = re.compile(r"Status:\s*(SUCCESS|FAILED)\s*\(exit\s+(\d+)\)(?:\s*—\s*(.*))?")
@@ -88,6 +91,7 @@ TRACEBACK = "Traceback (most recent call last):"
 NEEDLES = (
     b"Config param ", b"== ", b"NODE_EXIT ", b"FIRST_FAILURE ", b"killed by SIG", b"CANCELLED AT",
     b"srun: error: ", b"Training completed", b"Trainer.fit` stopped", b"after training is done",
+    b"raining finished", b"raining has finished", b"raining is finished", b"raining complete", b"raining is complete", b"raining done",
     b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", b", total steps ", b"Total optimization steps", HEARTBEAT.encode(),
     b"successfully saved checkpoint", b" is ready now", b"Saving model checkpoint", b"checkpoint save for step", SAVED_NOW.encode(), *(word.encode() for words in PROFILER for word in words),
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
