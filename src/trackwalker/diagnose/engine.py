@@ -103,7 +103,8 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     if located is None:
         summary += common
     else:
-        outcome, causes = "incident", _joined(located, causes, symptoms, speed)
+        causes = _joined(located, causes, symptoms, speed, "contributing" if outcome == "expected" else "consequence")
+        outcome = "incident"
         summary = {
             "alone": located.summary,
             "before": f"{located.summary} {summary}",
@@ -237,14 +238,16 @@ def _magnitude(speed: Throughput) -> Magnitude | None:
     return Magnitude(of=speed.of, **{"from": speed.before, "to": speed.after}, change=round(speed.change, 3))
 
 
-def _joined(located: second_look.Located, causes: list[Cause], symptoms: Symptoms, speed: Throughput) -> list[Cause]:
+def _joined(
+    located: second_look.Located, causes: list[Cause], symptoms: Symptoms, speed: Throughput, behind: Role
+) -> list[Cause]:
     """Trouble without a name among the causes found, with what it cost where it alone slowed the run."""
     own = located.causes
     if symptoms.slow and located.standing != "beside":
         magnitude = _magnitude(speed)
         own = [c.model_copy(update={"magnitude": magnitude, "evidence": [*c.evidence, *speed.evidence]}) for c in own]
     if located.standing == "before":
-        causes = [c.model_copy(update={"role": "consequence"}) if c.role == "root" else c for c in causes]
+        causes = [c.model_copy(update={"role": behind}) if c.role == "root" else c for c in causes]
     roots = [c for c in causes if c.role == "root"] if located.standing == "beside" else []
     return [*roots, *own, *(c for c in causes if c not in roots)]
 

@@ -356,3 +356,31 @@ def test_late_data_is_booked_by_the_counter_of_waits_where_the_gauge_is_only_loo
         for metric in ("hw_gpu_utilization_percent", "hw_gpu_power_watts", "hw_gpu_clock_mhz"):
             world.lay_all(metric, host, gone(0.0))  # nobody records whether the devices idle
     assert roots(verdict(world, tmp_path)) == [("input-stall", [], [])]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_hole_of_the_recording_is_no_incident_of_a_run_that_is_well(tmp_path: Path, frozen: bool) -> None:
+    def world() -> Small:
+        well = Small(HOSTS, noisy_steps(300, 11.0), 300, more={"hw_scrape_duration_seconds": (0.05, 0.01)})
+        a, b = well.when(120), well.when(190)
+
+        def unseen(times: Floats, values: Floats) -> Floats:
+            inside = (times >= a) & (times <= b)
+            return np.where(inside, values[inside][0] if frozen else np.nan, values)
+
+        for part in ("", "*"):
+            well.lay("*", "kiln02", unseen, part)
+        return well
+
+    found = verdict(world(), tmp_path / "well")
+    cause = "telemetry-ghost" if frozen else "telemetry-gap"
+    assert (found.status, found.outcome, roots(found)) == ("completed", "expected", [(cause, ["kiln02"], [])])
+    assert "The run itself is well" in found.summary
+    assert any(not q.ok and q.hosts == ["kiln02"] for q in found.data_quality)
+
+    odd = world()  # it hides nobody who is unlike all peers
+    odd.cards = {"hw_gpu_nvlink_up": 1.0}
+    odd.lay("hw_gpu_nvlink_up", "kiln04", lambda t, v: np.zeros(len(v)), "2")
+    found = verdict(odd, tmp_path / "odd")
+    assert (found.outcome, roots(found)) == ("incident", [("unclassified", ["kiln04"], ["kiln04/2"])])
+    assert [(c.cause, c.role) for c in found.causes[1:]] == [(cause, "contributing")]
