@@ -384,3 +384,20 @@ def test_a_hole_of_the_recording_is_no_incident_of_a_run_that_is_well(tmp_path: 
     found = verdict(odd, tmp_path / "odd")
     assert (found.outcome, roots(found)) == ("incident", [("unclassified", ["kiln04"], ["kiln04/2"])])
     assert [(c.cause, c.role) for c in found.causes[1:]] == [(cause, "contributing")]
+
+
+@pytest.mark.parametrize("metric", ["hw_fs_free_bytes", "acme_disk_used_percent"])
+@pytest.mark.parametrize(("fill", "named"), [(["kiln02"], ["kiln02"]), (HOSTS, [])])
+def test_a_disk_that_fills_is_its_hosts_own_unless_others_see_the_same_of_it(
+    tmp_path: Path, metric: str, fill: list[str], named: list[str]
+) -> None:
+    bytes_free = metric == "hw_fs_free_bytes"
+    world = Small(HOSTS, noisy_steps(300, 11.0), 4000, summary=None, more={metric: (6e11 if bytes_free else 40.0, 0.0)})
+
+    def course(times: Floats, values: Floats) -> Floats:
+        free = (world.last_end + 2000.0 - times) / (world.last_end + 2000.0 - START)
+        return 6e11 * free if bytes_free else 100.0 * (1.0 - free)
+
+    for host in fill:
+        world.lay(metric, host, course)
+    assert roots(verdict(world, tmp_path)) == [("storage-filling", named, [])]
