@@ -47,6 +47,7 @@ from trackwalker.job.scrub import scrubber_of
 from trackwalker.record.clock import utc
 from trackwalker.record.phases import KEEN, Eye
 
+_NO_PRICE = "it was so at full speed all along, so what it costs is not known"
 _TOLD_PHASES = 3  # in one sentence
 _TOLD_GPUS = 4
 
@@ -76,7 +77,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     second_look.name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)
-    slowing = sorted((e for e in leading if "slow" in e.playbook.symptoms), key=lambda e: not e.asked(IDLENESS))
+    slowing = sorted((e for e in leading if e.slows), key=lambda e: not e.asked(IDLENESS))
     owners = [(e.playbook.id, e.spans) for e in slowing]
     symptoms = replace(symptoms, accounts=with_owner(symptoms.accounts, owners))
     causes = [c.model_copy(update={"explains": explained(symptoms.accounts, c.cause)}) for c in causes]
@@ -94,7 +95,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     located = located or places.locate_unlike(case, symptoms, outcome, evidence)
     unhealthy = _unhealthy(examinations, evidence)
     alone = located is None and question is not None and question.standing == "alone"
-    common = places.common_change(case, again, symptoms, evidence) if alone else ""
+    common = places.common_change(case, again, symptoms, evidence, examinations) if alone else ""
     if isinstance(common, second_look.Located):
         located, common = common, ""
     if common:  # long steps in which all hosts changed for the worse are no constant speed
@@ -154,9 +155,22 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
     examinations = [examine(p, case, symptoms, evidence) for p in counted(called, "causes tested")]
+    examinations += _all_along(called, examinations, case, symptoms, evidence)
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     found = undisputed(found, examinations)
     return _Look(symptoms, evidence, speed, examinations, found, assign_roles(found, symptoms))
+
+
+def _all_along(
+    books: list[Playbook], asked: list[Examination], case: Case, symptoms: Symptoms, evidence: EvidenceBook
+) -> list[Examination]:
+    """What a slow run's hosts had at its full speed already: what begins later may be slower still and hides it."""
+    first = next((p for p in symptoms.phases if not p.slow), None)
+    if first is None or not symptoms.slow or "steady" not in symptoms.windows:
+        return []
+    there = {e.playbook.id for e in asked if e.state == "found"}
+    looked = (examine(p, case, symptoms, evidence, all_along=True) for p in books if p.screen and p.id not in there)
+    return [e for e in looked if e.state == "found" and e.hosts]
 
 
 def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
@@ -215,7 +229,7 @@ def _began(cause: Examination, roots: list[Examination], told: list[Examination]
 def _cause(
     examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput, onset: float | None
 ) -> Cause:
-    slow = "slow" in examination.playbook.symptoms and bool(symptoms.slow)
+    slow = examination.slows and bool(symptoms.slow)
     magnitude = _magnitude(speed) if role == "root" and slow else None
     evidence = examination.evidence + (speed.evidence if slow and role in ("root", "contributing") else [])
     step = case.timeline.step_at(onset) if case.timeline is not None and onset is not None else None
@@ -282,7 +296,7 @@ def _summary(
     words = {
         "last_step": "?" if last is None else str(last),
         "after": "before the first step" if last is None else f"after step {last}",
-        "speed": speed.words if symptoms.slow else "the run has one speed throughout, so what it costs is not known",
+        "speed": speed.words,
         "accused": "",
         "control": "",
         **heartbeat.words(case),
@@ -296,7 +310,8 @@ def _summary(
         hosts = _culprits(examination, symptoms) + _whose_gpus(examination, case)
         book = examination.playbook
         sentence = (len(case.hosts) == 1 and book.summary_alone) or book.summary
-        parts.append(sentence.format(hosts=hosts, **words).strip())
+        own = {"speed": _NO_PRICE} if examination.screened else {}
+        parts.append(sentence.format(hosts=hosts, **{**words, **own}).strip())
     return " ".join(parts)
 
 

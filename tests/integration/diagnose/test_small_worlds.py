@@ -401,3 +401,58 @@ def test_a_disk_that_fills_is_its_hosts_own_unless_others_see_the_same_of_it(
     for host in fill:
         world.lay(metric, host, course)
     assert roots(verdict(world, tmp_path)) == [("storage-filling", named, [])]
+
+
+@pytest.mark.parametrize(
+    "metric", ["hw_rdma_port_xmit_wait_total", "hw_net_rx_prio3_pause_total", "acme_credit_wait_total"]
+)
+def test_ports_that_all_wait_to_send_speak_for_the_fabric_and_name_nobody(tmp_path: Path, metric: str) -> None:
+    world = slowed()
+    world.counters = {metric: 2.0}
+    moment = world.when(90)
+    for host in HOSTS:
+        world.lay(metric, host, lambda t, v: v + 9e4 * np.clip(t - moment, 0, None))
+    assert roots(verdict(world, tmp_path)) == [("fabric-congestion", [], [])]
+
+
+@pytest.mark.parametrize("told", ["hw_gpu_power_limit_default_watts", "modelName", ""])
+@pytest.mark.parametrize("slow", [False, True])
+def test_cards_of_another_kind_are_no_peers(tmp_path: Path, told: str, slow: bool) -> None:
+    world = slowed() if slow else Small(HOSTS, noisy_steps(160, 11.0), 160)
+    if told.startswith("hw_"):
+        world.cards = {told: 600.0}
+    for host in (older := HOSTS[2:4]):
+        world.lay_all("hw_gpu_power_limit_watts", host, lambda t, v: np.full(len(v), 400.0))
+        world.lay_all("hw_gpu_power_watts", host, lambda t, v: np.minimum(v, 398.0))
+        world.lay_all("hw_gpu_clock_mhz", host, lambda t, v: np.minimum(v, 1410.0))
+        world.lay_all("hw_gpu_power_limit_default_watts", host, lambda t, v: np.full(len(v), 400.0))
+    if told == "modelName":
+        world.kinds = {host: {told: "NVIDIA A100-SXM4-80GB" if host in older else "NVIDIA H100"} for host in HOSTS}
+    found = verdict(world, tmp_path)
+    assert [h for c in found.roots for h in c.hosts] == ([] if told else older)
+    assert told == "" or found.outcome == ("insufficient-evidence" if slow else "healthy")
+
+
+def capped(world: Small, host: str) -> Small:
+    """Its cards stand at a lower limit from the first step on."""
+    world.lay_all("hw_gpu_power_limit_watts", host, lambda t, v: np.full(len(v), 420.0))
+    world.lay_all("hw_gpu_power_watts", host, lambda t, v: np.minimum(v, 418.0))
+    world.lay_all("hw_gpu_clock_mhz", host, lambda t, v: np.where(v > 1000.0, 0.8 * v, v))
+    return world
+
+
+@pytest.mark.parametrize("late", ["kiln01", "kiln03", None])
+def test_what_holds_from_the_first_step_on_is_told_beside_what_begins_later(tmp_path: Path, late: str | None) -> None:
+    world = capped(slowed(), "kiln03")
+    if late is not None:
+        world.more = {"train_data_wait_seconds": (0.05, 0.01)}
+        world.lay("train_data_wait_seconds", late, since(world.when(90), lambda v: v + 4.4))
+        for host in HOSTS:
+            world.lay_all("hw_gpu_utilization_percent", host, since(world.when(90), lambda v: 0.7 * v))
+    else:
+        world.more = {"acme_pump_bar": (2.1, 0.02)}
+        world.lay("acme_pump_bar", "kiln01", since(world.when(90), lambda v: v - 0.7))
+    found = verdict(world, tmp_path)
+    later = ("input-stall", [late], []) if late is not None else ("unclassified", ["kiln01"], [])
+    assert sorted(roots(found)) == sorted([("gpu-power-cap", ["kiln03"], [f"kiln03/{g}" for g in range(4)]), later])
+    assert "at full speed all along" in found.summary

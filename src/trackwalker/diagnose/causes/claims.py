@@ -84,9 +84,19 @@ def called(
     shown = {d.meaning.quantity for d in story.deviations}
     if not shown or not all(d.meaning.known for d in mine):
         return None
-    books = [e.playbook for e in examined if e.state in ("clean", "untestable")]
-    fit = [b for b in books if shown & set(b.stands_out) and shown <= graph.follows(*b.stands_out)]
+    fit = [b for b in _open(examined) if shown & set(b.stands_out) and shown <= graph.follows(*b.stands_out)]
+    return fit[0] if len(fit) == 1 and not shown & graph.shared else None  # no host has by itself what is shared
+
+
+def fleet_cause(quantity: str, examined: Iterable[Examination], graph: Graph) -> Playbook | None:
+    """The cause whose own quantity rose everywhere, of those that no host can have by itself."""
+    fit = [b for b in _open(examined) if quantity in graph.shared.intersection(b.stands_out)]
     return fit[0] if len(fit) == 1 else None
+
+
+def _open(examined: Iterable[Examination]) -> list[Playbook]:
+    """What was asked for, and neither found nor refuted."""
+    return [e.playbook for e in examined if e.state in ("clean", "untestable")]
 
 
 def downstream(

@@ -68,7 +68,7 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
     roots = [e for e in found if roles.get(e.playbook.id) == "root"]
     episodes = episodes_of(case, symptoms)
     if len(case.hosts) > MANY:
-        episodes = _worth_reading(episodes, [e for e in roots if "slow" in e.playbook.symptoms], symptoms)
+        episodes = _worth_reading(episodes, [e for e in roots if e.slows], symptoms)
     swept = sweep(case, episodes)
     others = [e for e in found if e.playbook.id in roles and not e.playbook.mechanism]
     behind = downstream(roots, others, swept.deviations, graph(), symptoms)
@@ -133,8 +133,10 @@ def open_question(
     if outcome == "insufficient-evidence" or (outcome == "healthy" and "uneven" in symptoms.names):
         # Real runs fragment: what shows in a splinter of a slow stretch did not make the stretch slow.
         return OpenQuestion("alone", _throughout(look.deviations, symptoms, [a.slow for a in symptoms.accounts]))
-    slowing = [e for e in leading if "slow" in e.playbook.symptoms]
+    slowing = [e for e in leading if e.slows]
     stuck = [e for e in leading if e.waits] if symptoms.stall is not None else []
+    if outcome == "incident" and symptoms.slow and not stuck and all(e.screened for e in leading):
+        return OpenQuestion("beside", _throughout(look.deviations, symptoms, [a.slow for a in symptoms.accounts]))
     if outcome != "incident" or not (stuck or (symptoms.slow and slowing)):
         return None
     if all(_only_idleness(e) for e in stuck or slowing):

@@ -216,11 +216,12 @@ def _own(hosts: Mapping[str, str], courses: Mapping[str, Floats], fell: Mapping[
     return few if not shared and 2 * len(few) <= of else []
 
 
-def _courses(case: Case, space: _Space, window: Span) -> tuple[Floats, dict[str, str], dict[str, Floats]]:
+def _courses(
+    case: Case, telemetry: Telemetry, space: _Space, window: Span
+) -> tuple[Floats, dict[str, str], dict[str, Floats]]:
     """When the file systems were looked at, whose each is, and what was free on it."""
-    assert case.telemetry is not None
     query = space.query.replace("$at", "")
-    matrix = case.telemetry.matrix(query, window.start, window.end, window.seconds / _POINTS)
+    matrix = telemetry.matrix(query, window.start, window.end, window.seconds / _POINTS)
     hosts, courses = dict[str, str](), dict[str, Floats]()
     for labels, values in zip(matrix.labels, matrix.values, strict=True):
         host = host_of(labels) or ""
@@ -236,7 +237,7 @@ def disk_full(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     space = _space(case.telemetry) if case.telemetry is not None else None
     if case.telemetry is None or window is None or space is None or case.all_done:
         return Answer(None)
-    times, hosts, courses = _courses(case, space, window)
+    times, hosts, courses = _courses(case, case.telemetry, space, window)
     full, fell = dict[str, float](), dict[str, float]()
     for where, values in courses.items():
         known = np.flatnonzero(np.isfinite(values))
@@ -262,7 +263,7 @@ def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     space = _space(case.telemetry) if case.telemetry is not None else None
     if case.telemetry is None or window is None or space is None or window.seconds < _DISK_S:
         return Answer(None)
-    times, hosts, courses = _courses(case, space, window)
+    times, hosts, courses = _courses(case, case.telemetry, space, window)
     left = planned if planned is not None else _SOON * window.seconds
     trends = {where: trend for where, v in courses.items() if (trend := steady_rise(times, -v)) is not None}
     full = {where: trend for where, trend in trends.items() if trend.until(0.0) < left}
