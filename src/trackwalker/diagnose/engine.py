@@ -72,8 +72,9 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     books = [*books, *playbooks_for(case.triage.failures, books, asked)]
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
-    again = second_look.look_again(case, symptoms, look.found, look.roles)
-    roles = settled(without(again.beside, look.found, look.roles, symptoms), again.behind)
+    again = second_look.look_again(case, symptoms, look.found, look.roles, look.along)
+    roles = assign_roles(look.found, symptoms) if look.along else look.roles
+    roles = settled(without(again.beside, look.found, roles, symptoms), again.behind)
     second_look.name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)
@@ -146,6 +147,7 @@ class _Look:
     examinations: list[Examination]
     found: list[Examination]
     roles: dict[str, Role]
+    along: list[Examination]  # of a slow run what was so before it was slow
 
 
 def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
@@ -155,21 +157,19 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
     examinations = [examine(p, case, symptoms, evidence) for p in counted(called, "causes tested")]
-    examinations += _all_along(called, examinations, case, symptoms, evidence)
+    along = _all_along(called, case, symptoms, evidence)
+    there = {e.playbook.id for e in examinations if e.state == "found"}
+    examinations += [e for e in along if e.playbook.id not in there]
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     found = undisputed(found, examinations)
-    return _Look(symptoms, evidence, speed, examinations, found, assign_roles(found, symptoms))
+    return _Look(symptoms, evidence, speed, examinations, found, assign_roles(found, symptoms), along)
 
 
-def _all_along(
-    books: list[Playbook], asked: list[Examination], case: Case, symptoms: Symptoms, evidence: EvidenceBook
-) -> list[Examination]:
+def _all_along(books: list[Playbook], case: Case, symptoms: Symptoms, evidence: EvidenceBook) -> list[Examination]:
     """What a slow run's hosts had at its full speed already: what begins later may be slower still and hides it."""
-    first = next((p for p in symptoms.phases if not p.slow), None)
-    if first is None or not symptoms.slow or "steady" not in symptoms.windows:
+    if not symptoms.slow or "steady" not in symptoms.windows:
         return []
-    there = {e.playbook.id for e in asked if e.state == "found"}
-    looked = (examine(p, case, symptoms, evidence, all_along=True) for p in books if p.screen and p.id not in there)
+    looked = (examine(p, case, symptoms, evidence, all_along=True) for p in books if p.screen)
     return [e for e in looked if e.state == "found" and e.hosts]
 
 

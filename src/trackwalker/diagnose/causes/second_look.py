@@ -61,7 +61,10 @@ class SecondLook:
     beside: frozenset[str] = frozenset()  # roots that chance speaks for, or that carry nothing of their own
 
 
-def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role]) -> SecondLook:
+def look_again(
+    case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role],
+    along: Sequence[Examination],
+) -> SecondLook:  # fmt: skip
     """Sweep a case that has trouble; one that has none is not searched for some."""
     if case.telemetry is None or not symptoms.names - (SOFT - {"uneven"}):
         return SecondLook()
@@ -70,6 +73,8 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
     if len(case.hosts) > MANY:
         episodes = _worth_reading(episodes, [e for e in roots if e.slows], symptoms)
     swept = sweep(case, episodes)
+    for root in roots:
+        _made_nothing_slow(root, along, swept.deviations)
     others = [e for e in found if e.playbook.id in roles and not e.playbook.mechanism]
     behind = downstream(roots, others, swept.deviations, graph(), symptoms)
     for root in roots:
@@ -79,6 +84,14 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
     left = [e for e in roots if e.playbook.id not in chance and e.playbook.id not in behind]
     beside = chance | covered(left, symptoms, graph())
     return SecondLook(swept.deviations, behind, beside)
+
+
+def _made_nothing_slow(root: Examination, along: Sequence[Examination], deviations: Sequence[Deviation]) -> None:
+    """A cause of whose quantities nothing changed when the run became slow, and that was so before, speaks for that."""
+    before = next((e for e in along if e.playbook.id == root.playbook.id and e.hosts == root.hosts), None)
+    moved = {d.meaning.quantity for d in deviations if (d.fleet or d.host in root.hosts) and d.meaning.worse(d.kind)}
+    if before is not None and not root.screened and not moved & claim_of(root).quantities:
+        root.results, root.screened = before.results, True
 
 
 def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symptoms: Symptoms) -> list[Episode]:
