@@ -18,7 +18,7 @@ from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, examine
 from trackwalker.diagnose.causes.logcause import failure_of, playbooks_for
 from trackwalker.diagnose.causes.playbook import Playbook, load_playbooks
-from trackwalker.diagnose.causes.roles import assign_roles, undisputed, without
+from trackwalker.diagnose.causes.roles import assign_roles, said_by_one, undisputed, without
 from trackwalker.diagnose.episodes.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms, find_symptoms
 from trackwalker.diagnose.facts import heartbeat, machine_facts
@@ -162,6 +162,7 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     examinations += [e for e in along if e.playbook.id not in there]
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     found = undisputed(found, examinations)
+    said_by_one(found, symptoms, case.hosts[0] if case.hosts else "")
     return _Look(symptoms, evidence, speed, examinations, found, assign_roles(found, symptoms), along)
 
 
@@ -311,7 +312,8 @@ def _summary(
         book = examination.playbook
         sentence = (len(case.hosts) == 1 and book.summary_alone) or book.summary
         own = {"speed": _NO_PRICE} if examination.screened else {}
-        parts.append(sentence.format(hosts=hosts, **{**words, **own}).strip())
+        whose = f" Where: {hosts}." if examination.hosts and "{hosts}" not in sentence else ""
+        parts.append(sentence.format(hosts=hosts, **{**words, **own}).strip() + whose)
     return " ".join(parts)
 
 

@@ -456,3 +456,27 @@ def test_what_holds_from_the_first_step_on_is_told_beside_what_begins_later(tmp_
     later = ("input-stall", [late], []) if late is not None else ("unclassified", ["kiln01"], [])
     assert sorted(roots(found)) == sorted([("gpu-power-cap", ["kiln03"], [f"kiln03/{g}" for g in range(4)]), later])
     assert "at full speed all along" in found.summary
+
+
+_BROKEN = [
+    "OSError: [Errno 108] Cannot send after transport endpoint shutdown: '/lus/data/shard-00017.bin'",
+    "OSError: [Errno 116] Stale file handle: '/mnt/nfs/data/shard-17.bin'",
+    "nfs: server nas4 not responding, still trying",
+]
+
+
+@pytest.mark.parametrize("words", _BROKEN)
+@pytest.mark.parametrize("summary", ["FAILED (exit 1)", None])
+def test_what_one_host_says_of_its_store_before_a_silence_is_why_all_wait(
+    tmp_path: Path, words: str, summary: str | None
+) -> None:
+    world = hung()
+    world.summary, world.tail = summary, [f"3: {words}"]
+    found = verdict(world, tmp_path / "one")
+    assert roots(found) == [("storage-error", ["kiln03"], [])]
+    assert [(c.cause, c.role) for c in found.causes[1:]] == [("collective-hang", "consequence")]
+    if "Errno" in words:  # the loader of the very host idles, as the error says
+        assert roots(verdict(absent(world, "kiln03"), tmp_path / "idle")) == [("storage-error", ["kiln03"], [])]
+    several = hung()
+    several.summary, several.tail = summary, [f"{rank}: {words}" for rank in range(6)]
+    assert roots(verdict(several, tmp_path / "all")) == [("storage-error", [], [])]
