@@ -52,9 +52,9 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
 
 
 def said_by_one(found: list[Examination], symptoms: Symptoms, first: str) -> None:
-    """Whose error it is that only one host tells while all others wait: that host's, measured to be waited for or not.
+    """Whose error it is that only one host tells while all others wait: that host's.
 
-    Of a store. Any other error only where that host was measured, and the first host's, which also writes, no other way.
+    Of a store whether it was measured to be waited for or not, but for the first, which also writes; else where it was.
     """
     waited = {frozenset(e.hosts) for e in found if e.waits and e.hosts and not e.log_only}
     told = ("hearsay", "absent", "network", "waited_for")
