@@ -480,3 +480,32 @@ def test_what_one_host_says_of_its_store_before_a_silence_is_why_all_wait(
     several = hung()
     several.summary, several.tail = summary, [f"{rank}: {words}" for rank in range(6)]
     assert roots(verdict(several, tmp_path / "all")) == [("storage-error", [], [])]
+
+
+@pytest.mark.parametrize(("begins", "ends"), [(150.0, 1e9), (0.0, 400.0), (-900.0, 1e9)])
+def test_who_is_there_through_the_whole_slow_phase_is_named_and_not_who_passes_by(
+    tmp_path: Path, begins: float, ends: float
+) -> None:
+    world = slowed()
+    world.more = {"acme_pump_bar": (2.1, 0.02), "acme_fan_rpm": (9000.0, 120.0)}
+    moment = world.when(90)
+    world.lay("acme_pump_bar", "kiln01", since(moment, lambda v: v - 0.7))
+    there = (moment + begins, moment + ends)
+    world.lay("acme_fan_rpm", "kiln05", lambda t, v: np.where((t > there[0]) & (t < there[1]), 0.55 * v, v))
+    assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln01"], [])]
+
+
+@pytest.mark.parametrize("waits", [3.0, 0.05])
+def test_somebodys_program_on_a_card_has_threads_too(tmp_path: Path, waits: float) -> None:
+    world = slowed()
+    world.counters = {"hw_cpu_wait_seconds_total": 0.002, "hw_foreign_cpu_seconds_total": 0.01}
+    world.cards, world.tags = {"hw_gpu_processes": 0.0}, {"hw_gpu_processes": {"owner": "other"}}
+    moment = world.when(90)
+    world.lay("hw_gpu_processes", "kiln03", since(moment, lambda v: v + 1.0), "1")
+    world.lay("hw_cpu_wait_seconds_total", "kiln03", lambda t, v: v + waits * np.clip(t - moment, 0, None))
+    world.lay("hw_foreign_cpu_seconds_total", "kiln03", lambda t, v: v + np.clip(t - moment, 0, None))
+    world.lay("hw_procs_running", "kiln03", since(moment, lambda v: v + 12.0))
+    assert roots(verdict(world, tmp_path / "one")) == [("gpu-shared", ["kiln03"], ["kiln03/1"])]
+    world.lay("hw_gpu_processes", "kiln03", lambda t, v: v, "1")
+    world.lay("hw_cpu_wait_seconds_total", "kiln03", lambda t, v: v + 3.0 * np.clip(t - moment, 0, None))
+    assert roots(verdict(world, tmp_path / "none")) == [("cpu-contention", ["kiln03"], [])]

@@ -116,7 +116,8 @@ def _comes_of(effect: Examination, cause: Examination, symptoms: Symptoms) -> bo
     echo = effect.playbook.state in states().of("echoes", cause.playbook.state)
     if not (effect.explained_by(cause) or (echo and effect.spans and len(effect.hosts) != 1)):
         return False
-    cards = effect.playbook.acts_on == cause.playbook.acts_on == "gpu"  # and no card's illness comes of another host's
+    # No card's illness comes of another host's, and what somebody runs on a card takes the CPUs of its own host.
+    cards = cause.playbook.acts_on == "gpu" and (effect.playbook.acts_on == "gpu" or effect.spans is not None)
     if cards and effect.hosts and cause.hosts and not set(effect.hosts) & set(cause.hosts):
         return False
     alone = cause.hosts and not stood_still(symptoms.accounts, effect.playbook.id) <= set(cause.hosts)

@@ -87,7 +87,7 @@ def look_again(
 
 
 def _made_nothing_slow(root: Examination, along: Sequence[Examination], deviations: Sequence[Deviation]) -> None:
-    """A cause of whose quantities nothing changed when the run became slow, and that was so before, speaks for that."""
+    """What did not change when the run became slow, and was so before, made nothing slow: it was so all along."""
     before = next((e for e in along if e.playbook.id == root.playbook.id and e.hosts == root.hosts), None)
     moved = {d.meaning.quantity for d in deviations if (d.fleet or d.host in root.hosts) and d.meaning.worse(d.kind)}
     if before is not None and not root.screened and not moved & claim_of(root).quantities:
