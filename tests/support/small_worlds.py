@@ -31,6 +31,7 @@ class Small(World):
     cards: dict[str, float] = field(default_factory=dict)  # what each card says of itself
     counters: dict[str, float] = field(default_factory=dict)  # further counters of hosts: rate a second
     tags: dict[str, dict[str, str]] = field(default_factory=dict)  # further labels of what cards say of themselves
+    kinds: dict[str, dict[str, str]] = field(default_factory=dict)  # labels of all that the cards of a host say
     recorded_s: float | None = None  # after the last step; None: to the end of the job
 
     def lay(self, metric: str, host: str, change: Change, part: str = "") -> None:
@@ -77,6 +78,7 @@ class Small(World):
                 series |= {m: np.full(len(times), value) for m, value in self.cards.items()}
                 for metric, values in series.items():
                     extra = {"type": "sclk"} if metric == "hw_gpu_clock_mhz" else self.tags.get(metric, {})
+                    extra = {**extra, **self.kinds.get(host, {})}
                     self._put(writer, metric, host, times, values, gpu=str(gpu), **extra)
             host_wide = {
                 "hw_procs_running": rng.poisson(9, len(times)).astype(float),

@@ -26,7 +26,7 @@ from trackwalker.record.stall import Silence, Stall, find_stall, lag_of, limit_o
 from trackwalker.record.steps import EVENTS
 from trackwalker.record.timeline import Timeline, by_time, from_scalars, mark, timeline_of
 from trackwalker.record.topology import Topology, make_topology
-from trackwalker.telemetry.client import host_of
+from trackwalker.telemetry.client import Sample, host_of
 from trackwalker.telemetry.coverage import PRESENCE, scrape_interval
 from trackwalker.telemetry.quality import Check, check_quality
 from trackwalker.telemetry.store import Telemetry, open_database
@@ -37,6 +37,10 @@ _BUSY = ("hw_gpu_utilization_percent", "ray_node_gpus_utilization", "hw_gpu_powe
 _SOONER = 3.0  # times: so much earlier is a silence a stall where something else says that the work has ended
 _AT_REST = 0.5  # of what the devices did or held before: nothing is left but what they do without work
 _HELD = ("hw_gpu_vram_used_bytes", "ray_node_gram_used")
+# What a card is, by the numbers of its board and the names that exporters repeat on each series.
+_KIND_NAMED = frozenset({"hw_gpu_info", "hw_gpu_power_watts", "ray_node_gpus_utilization"})
+_KINDS = _KIND_NAMED | {"hw_gpu_vram_total_bytes", "hw_gpu_clock_max_mhz", "hw_gpu_power_limit_default_watts"}
+_KIND_WORDS = ("name", "modelName", "model", "card_model", "product", "product_name", "GpuDeviceName", "gpu_model")
 _TEARDOWN_S = 120.0  # Slurm kills after 30 s, waits 60 s for what cannot be killed; then containers are removed
 Opener = Callable[[Path], AbstractContextManager[Telemetry]]  # a server keeps databases open between questions
 
@@ -68,14 +72,34 @@ class Case:
         return make_topology(ranks, self.log.hosts or self.hosts, known, self._labels("hw_gpu_rank_info"))
 
     def _labels(self, metric: str) -> list[dict[str, str]]:
+        return [sample.labels for sample in self._last(metric)]
+
+    def _last(self, metric: str) -> list[Sample]:
         if self.telemetry is None or metric not in self.telemetry.metrics():
             return []
         begin, end = self.telemetry.range()
         for window in (min(600.0, end - begin), end - begin):  # of a large cluster the last minutes are enough
-            found = self.telemetry.instant(f"last_over_time({metric}[{max(1, round(window))}s])", end)
-            if found:
-                return [sample.labels for sample in found]
+            if found := self.telemetry.instant(f"last_over_time({metric}[{max(1, round(window))}s])", end):
+                return found
         return []
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """What cards each host has, where the job has several kinds: others have other clocks, limits and widths."""
+        out: dict[str, str] = {}
+        for metric in sorted(_KINDS):
+            told: dict[str, set[str]] = {}
+            for sample in self._last(metric):
+                named = [w for n in _KIND_WORDS if (w := sample.labels.get(n))] if metric in _KIND_NAMED else None
+                told.setdefault(host_of(sample.labels) or "", set()).update(
+                    [f"{sample.value:.2g}"] if named is None else named
+                )
+            kinds = [", ".join(sorted(words)) for words in told.values() if words]
+            if len(set(kinds)) > 1:  # who does not say is taken for one of the most
+                usual = max(sorted(set(kinds)), key=kinds.count)
+                mine = {h: ", ".join(sorted(told.get(h, ()))) or usual for h in self.hosts}
+                out = {h: f"{out.get(h, '')} {kind}".strip() for h, kind in mine.items()}
+        return out if len(set(out.values())) > 1 else {}
 
     @property
     def all_damage(self) -> list[str]:

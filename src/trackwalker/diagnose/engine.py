@@ -18,7 +18,7 @@ from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination, examine
 from trackwalker.diagnose.causes.logcause import failure_of, playbooks_for
 from trackwalker.diagnose.causes.playbook import Playbook, load_playbooks
-from trackwalker.diagnose.causes.roles import assign_roles, undisputed, without
+from trackwalker.diagnose.causes.roles import assign_roles, said_by_one, undisputed, without
 from trackwalker.diagnose.episodes.progress import Throughput, progress_of, throughput
 from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms, find_symptoms
 from trackwalker.diagnose.facts import heartbeat, machine_facts
@@ -47,6 +47,7 @@ from trackwalker.job.scrub import scrubber_of
 from trackwalker.record.clock import utc
 from trackwalker.record.phases import KEEN, Eye
 
+_NO_PRICE = "it was so at full speed all along, so what it costs is not known"
 _TOLD_PHASES = 3  # in one sentence
 _TOLD_GPUS = 4
 
@@ -71,12 +72,13 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     books = [*books, *playbooks_for(case.triage.failures, books, asked)]
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
-    again = second_look.look_again(case, symptoms, look.found, look.roles)
-    roles = settled(without(again.beside, look.found, look.roles, symptoms), again.behind)
+    again = second_look.look_again(case, symptoms, look.found, look.roles, look.along)
+    roles = assign_roles(look.found, symptoms) if look.along else look.roles
+    roles = settled(without(again.beside, look.found, roles, symptoms), again.behind)
     second_look.name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)
-    slowing = sorted((e for e in leading if "slow" in e.playbook.symptoms), key=lambda e: not e.asked(IDLENESS))
+    slowing = sorted((e for e in leading if e.slows), key=lambda e: not e.asked(IDLENESS))
     owners = [(e.playbook.id, e.spans) for e in slowing]
     symptoms = replace(symptoms, accounts=with_owner(symptoms.accounts, owners))
     causes = [c.model_copy(update={"explains": explained(symptoms.accounts, c.cause)}) for c in causes]
@@ -94,7 +96,7 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     located = located or places.locate_unlike(case, symptoms, outcome, evidence)
     unhealthy = _unhealthy(examinations, evidence)
     alone = located is None and question is not None and question.standing == "alone"
-    common = places.common_change(case, again, symptoms, evidence) if alone else ""
+    common = places.common_change(case, again, symptoms, evidence, examinations) if alone else ""
     if isinstance(common, second_look.Located):
         located, common = common, ""
     if common:  # long steps in which all hosts changed for the worse are no constant speed
@@ -103,7 +105,8 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     if located is None:
         summary += common
     else:
-        outcome, causes = "incident", _joined(located, causes, symptoms, speed)
+        causes = _joined(located, causes, symptoms, speed, "contributing" if outcome == "expected" else "consequence")
+        outcome = "incident"
         summary = {
             "alone": located.summary,
             "before": f"{located.summary} {summary}",
@@ -144,6 +147,7 @@ class _Look:
     examinations: list[Examination]
     found: list[Examination]
     roles: dict[str, Role]
+    along: list[Examination]  # of a slow run what was so before it was slow
 
 
 def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
@@ -153,9 +157,21 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
     examinations = [examine(p, case, symptoms, evidence) for p in counted(called, "causes tested")]
+    along = _all_along(called, case, symptoms, evidence)
+    there = {e.playbook.id for e in examinations if e.state == "found"}
+    examinations += [e for e in along if e.playbook.id not in there]
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     found = undisputed(found, examinations)
-    return _Look(symptoms, evidence, speed, examinations, found, assign_roles(found, symptoms))
+    said_by_one(found, symptoms, case.hosts[0] if case.hosts else "")
+    return _Look(symptoms, evidence, speed, examinations, found, assign_roles(found, symptoms), along)
+
+
+def _all_along(books: list[Playbook], case: Case, symptoms: Symptoms, evidence: EvidenceBook) -> list[Examination]:
+    """What a slow run's hosts had at its full speed already: what begins later may be slower still and hides it."""
+    if not symptoms.slow or "steady" not in symptoms.windows:
+        return []
+    looked = (examine(p, case, symptoms, evidence, all_along=True) for p in books if p.screen)
+    return [e for e in looked if e.state == "found" and e.hosts]
 
 
 def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
@@ -216,7 +232,7 @@ def _began(cause: Examination, roots: list[Examination], told: list[Examination]
 def _cause(
     examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput, onset: float | None
 ) -> Cause:
-    slow = "slow" in examination.playbook.symptoms and bool(symptoms.slow)
+    slow = examination.slows and bool(symptoms.slow)
     magnitude = _magnitude(speed) if role == "root" and slow else None
     evidence = examination.evidence + (speed.evidence if slow and role in ("root", "contributing") else [])
     step = case.timeline.step_at(onset) if case.timeline is not None and onset is not None else None
@@ -239,14 +255,16 @@ def _magnitude(speed: Throughput) -> Magnitude | None:
     return Magnitude(of=speed.of, **{"from": speed.before, "to": speed.after}, change=round(speed.change, 3))
 
 
-def _joined(located: second_look.Located, causes: list[Cause], symptoms: Symptoms, speed: Throughput) -> list[Cause]:
+def _joined(
+    located: second_look.Located, causes: list[Cause], symptoms: Symptoms, speed: Throughput, behind: Role
+) -> list[Cause]:
     """Trouble without a name among the causes found, with what it cost where it alone slowed the run."""
     own = located.causes
     if symptoms.slow and located.standing != "beside":
         magnitude = _magnitude(speed)
         own = [c.model_copy(update={"magnitude": magnitude, "evidence": [*c.evidence, *speed.evidence]}) for c in own]
     if located.standing == "before":
-        causes = [c.model_copy(update={"role": "consequence"}) if c.role == "root" else c for c in causes]
+        causes = [c.model_copy(update={"role": behind}) if c.role == "root" else c for c in causes]
     roots = [c for c in causes if c.role == "root"] if located.standing == "beside" else []
     return [*roots, *own, *(c for c in causes if c not in roots)]
 
@@ -281,7 +299,7 @@ def _summary(
     words = {
         "last_step": "?" if last is None else str(last),
         "after": "before the first step" if last is None else f"after step {last}",
-        "speed": speed.words if symptoms.slow else "the run has one speed throughout, so what it costs is not known",
+        "speed": speed.words,
         "accused": "",
         "control": "",
         **heartbeat.words(case),
@@ -295,7 +313,9 @@ def _summary(
         hosts = _culprits(examination, symptoms) + _whose_gpus(examination, case)
         book = examination.playbook
         sentence = (len(case.hosts) == 1 and book.summary_alone) or book.summary
-        parts.append(sentence.format(hosts=hosts, **words).strip())
+        own = {"speed": _NO_PRICE} if examination.screened else {}
+        whose = f" Where: {hosts}." if examination.hosts and "{hosts}" not in sentence else ""
+        parts.append(sentence.format(hosts=hosts, **{**words, **own}).strip() + whose)
     return " ".join(parts)
 
 

@@ -22,7 +22,7 @@ VARIABLE = "TRACKWALKER_DIALECTS"
 NAME = "dialects.json"
 SHORTEST = 7  # bytes of a needle: shorter words stand in too many lines that mean nothing
 _NUMBER = r"[-+]?(?:nan|inf|\d[\d,]*\.?\d*(?:e[-+]?\d+)?)"
-_FIELDS = {"name", "needles", "pattern", "first", "counts_on", "total_of_run", "smoothed", "about"}
+_FIELDS = {"name", "needles", "pattern", "first", "counts_on", "total_of_run", "smoothed", "about", "beside"}
 _GROUPS = {"step", "total", "seconds", "ms", "rate", "tgs", "tflops", "mfu", "loss"}
 _MOST_DIGITS = 15
 NAN = float("nan")
@@ -60,6 +60,7 @@ class Dialect:
     counts_on: bool = False  # a number that falls back is a restart, not another epoch
     total_of_run: bool = False  # the total it prints is the run's, not an epoch's
     smoothed: bool = False  # the durations are running averages
+    beside: str = ""  # the dialect whose lines have to stand beside its own: anything may draw a bar
 
     @property
     def numbered(self) -> bool:
@@ -141,14 +142,15 @@ def _dialect(given: Any) -> Dialect:
         raise DialectError(f"dialect {name}: unknown {', '.join(sorted(unknown | wrong))}")
     if not needles or min(map(len, needles)) < SHORTEST:
         raise DialectError(f"dialect {name}: each needle has at least {SHORTEST} bytes")
-    flags = (bool(given.get(flag)) for flag in ("counts_on", "total_of_run", "smoothed"))
-    return Dialect(name, needles, tuple(given["needles"]), expression, int(given.get("first", 1)), *flags)
+    counts_on, total_of_run, smoothed = (bool(given.get(f)) for f in ("counts_on", "total_of_run", "smoothed"))
+    first, beside = int(given.get("first", 1)), str(given.get("beside", ""))
+    return Dialect(name, needles, tuple(given["needles"]), expression, first, counts_on, total_of_run, smoothed, beside)
 
 
 def read_step(line: str) -> StepTold | None:
     """What a step line of any trainer says; None for any other line, and for one that is only quoted."""
     for dialect in dialects():
-        if not any(needle in line for needle in dialect.words):
+        if dialect.beside or not any(needle in line for needle in dialect.words):
             continue
         told = dialect.read(line)
         if told is not None:

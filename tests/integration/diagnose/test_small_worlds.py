@@ -378,3 +378,156 @@ def test_in_weather_a_cause_that_rose_severalfold_everywhere_is_believed(
     for host in HOSTS if late else ():
         world.lay("hw_rank_tcp_rtt_seconds", host, since(world.when(600), lambda v: v + 0.0045))
     assert roots(verdict(world, tmp_path)) == wanted
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_hole_of_the_recording_is_no_incident_of_a_run_that_is_well(tmp_path: Path, frozen: bool) -> None:
+    def world() -> Small:
+        well = Small(HOSTS, noisy_steps(300, 11.0), 300, more={"hw_scrape_duration_seconds": (0.05, 0.01)})
+        a, b = well.when(120), well.when(190)
+
+        def unseen(times: Floats, values: Floats) -> Floats:
+            inside = (times >= a) & (times <= b)
+            return np.where(inside, values[inside][0] if frozen else np.nan, values)
+
+        for part in ("", "*"):
+            well.lay("*", "kiln02", unseen, part)
+        return well
+
+    found = verdict(world(), tmp_path / "well")
+    cause = "telemetry-ghost" if frozen else "telemetry-gap"
+    assert (found.status, found.outcome, roots(found)) == ("completed", "expected", [(cause, ["kiln02"], [])])
+    assert "The run itself is well" in found.summary
+    assert any(not q.ok and q.hosts == ["kiln02"] for q in found.data_quality)
+
+    odd = world()  # it hides nobody who is unlike all peers
+    odd.cards = {"hw_gpu_nvlink_up": 1.0}
+    odd.lay("hw_gpu_nvlink_up", "kiln04", lambda t, v: np.zeros(len(v)), "2")
+    found = verdict(odd, tmp_path / "odd")
+    assert (found.outcome, roots(found)) == ("incident", [("unclassified", ["kiln04"], ["kiln04/2"])])
+    assert [(c.cause, c.role) for c in found.causes[1:]] == [(cause, "contributing")]
+
+
+@pytest.mark.parametrize("metric", ["hw_fs_free_bytes", "acme_disk_used_percent"])
+@pytest.mark.parametrize(("fill", "named"), [(["kiln02"], ["kiln02"]), (HOSTS, [])])
+def test_a_disk_that_fills_is_its_hosts_own_unless_others_see_the_same_of_it(
+    tmp_path: Path, metric: str, fill: list[str], named: list[str]
+) -> None:
+    bytes_free = metric == "hw_fs_free_bytes"
+    world = Small(HOSTS, noisy_steps(300, 11.0), 4000, summary=None, more={metric: (6e11 if bytes_free else 40.0, 0.0)})
+
+    def course(times: Floats, values: Floats) -> Floats:
+        free = (world.last_end + 2000.0 - times) / (world.last_end + 2000.0 - START)
+        return 6e11 * free if bytes_free else 100.0 * (1.0 - free)
+
+    for host in fill:
+        world.lay(metric, host, course)
+    assert roots(verdict(world, tmp_path)) == [("storage-filling", named, [])]
+
+
+@pytest.mark.parametrize(
+    "metric", ["hw_rdma_port_xmit_wait_total", "hw_net_rx_prio3_pause_total", "acme_credit_wait_total"]
+)
+def test_ports_that_all_wait_to_send_speak_for_the_fabric_and_name_nobody(tmp_path: Path, metric: str) -> None:
+    world = slowed()
+    world.counters = {metric: 2.0}
+    moment = world.when(90)
+    for host in HOSTS:
+        world.lay(metric, host, lambda t, v: v + 9e4 * np.clip(t - moment, 0, None))
+    assert roots(verdict(world, tmp_path)) == [("fabric-congestion", [], [])]
+
+
+@pytest.mark.parametrize("told", ["hw_gpu_power_limit_default_watts", "modelName", ""])
+@pytest.mark.parametrize("slow", [False, True])
+def test_cards_of_another_kind_are_no_peers(tmp_path: Path, told: str, slow: bool) -> None:
+    world = slowed() if slow else Small(HOSTS, noisy_steps(160, 11.0), 160)
+    if told.startswith("hw_"):
+        world.cards = {told: 600.0}
+    for host in (older := HOSTS[2:4]):
+        world.lay_all("hw_gpu_power_limit_watts", host, lambda t, v: np.full(len(v), 400.0))
+        world.lay_all("hw_gpu_power_watts", host, lambda t, v: np.minimum(v, 398.0))
+        world.lay_all("hw_gpu_clock_mhz", host, lambda t, v: np.minimum(v, 1410.0))
+        world.lay_all("hw_gpu_power_limit_default_watts", host, lambda t, v: np.full(len(v), 400.0))
+    if told == "modelName":
+        world.kinds = {host: {told: "NVIDIA A100-SXM4-80GB" if host in older else "NVIDIA H100"} for host in HOSTS}
+    found = verdict(world, tmp_path)
+    assert [h for c in found.roots for h in c.hosts] == ([] if told else older)
+    assert told == "" or found.outcome == ("insufficient-evidence" if slow else "healthy")
+
+
+def capped(world: Small, host: str) -> Small:
+    """Its cards stand at a lower limit from the first step on."""
+    world.lay_all("hw_gpu_power_limit_watts", host, lambda t, v: np.full(len(v), 420.0))
+    world.lay_all("hw_gpu_power_watts", host, lambda t, v: np.minimum(v, 418.0))
+    world.lay_all("hw_gpu_clock_mhz", host, lambda t, v: np.where(v > 1000.0, 0.8 * v, v))
+    return world
+
+
+@pytest.mark.parametrize("late", ["kiln01", "kiln03", None])
+def test_what_holds_from_the_first_step_on_is_told_beside_what_begins_later(tmp_path: Path, late: str | None) -> None:
+    world = capped(slowed(), "kiln03")
+    if late is not None:
+        world.more = {"train_data_wait_seconds": (0.05, 0.01)}
+        world.lay("train_data_wait_seconds", late, since(world.when(90), lambda v: v + 4.4))
+        for host in HOSTS:
+            world.lay_all("hw_gpu_utilization_percent", host, since(world.when(90), lambda v: 0.7 * v))
+    else:
+        world.more = {"acme_pump_bar": (2.1, 0.02)}
+        world.lay("acme_pump_bar", "kiln01", since(world.when(90), lambda v: v - 0.7))
+    found = verdict(world, tmp_path)
+    later = ("input-stall", [late], []) if late is not None else ("unclassified", ["kiln01"], [])
+    assert sorted(roots(found)) == sorted([("gpu-power-cap", ["kiln03"], [f"kiln03/{g}" for g in range(4)]), later])
+    assert "at full speed all along" in found.summary
+
+
+_BROKEN = [
+    "OSError: [Errno 108] Cannot send after transport endpoint shutdown: '/lus/data/shard-00017.bin'",
+    "OSError: [Errno 116] Stale file handle: '/mnt/nfs/data/shard-17.bin'",
+    "nfs: server nas4 not responding, still trying",
+]
+
+
+@pytest.mark.parametrize("words", _BROKEN)
+@pytest.mark.parametrize("summary", ["FAILED (exit 1)", None])
+def test_what_one_host_says_of_its_store_before_a_silence_is_why_all_wait(
+    tmp_path: Path, words: str, summary: str | None
+) -> None:
+    world = hung()
+    world.summary, world.tail = summary, [f"3: {words}"]
+    found = verdict(world, tmp_path / "one")
+    assert roots(found) == [("storage-error", ["kiln03"], [])]
+    assert [(c.cause, c.role) for c in found.causes[1:]] == [("collective-hang", "consequence")]
+    if "Errno" in words:  # the loader of the very host idles, as the error says
+        assert roots(verdict(absent(world, "kiln03"), tmp_path / "idle")) == [("storage-error", ["kiln03"], [])]
+    several = hung()
+    several.summary, several.tail = summary, [f"{rank}: {words}" for rank in range(6)]
+    assert roots(verdict(several, tmp_path / "all")) == [("storage-error", [], [])]
+
+
+@pytest.mark.parametrize(("begins", "ends"), [(150.0, 1e9), (0.0, 400.0), (-900.0, 1e9)])
+def test_who_is_there_through_the_whole_slow_phase_is_named_and_not_who_passes_by(
+    tmp_path: Path, begins: float, ends: float
+) -> None:
+    world = slowed()
+    world.more = {"acme_pump_bar": (2.1, 0.02), "acme_fan_rpm": (9000.0, 120.0)}
+    moment = world.when(90)
+    world.lay("acme_pump_bar", "kiln01", since(moment, lambda v: v - 0.7))
+    there = (moment + begins, moment + ends)
+    world.lay("acme_fan_rpm", "kiln05", lambda t, v: np.where((t > there[0]) & (t < there[1]), 0.55 * v, v))
+    assert roots(verdict(world, tmp_path)) == [("unclassified", ["kiln01"], [])]
+
+
+@pytest.mark.parametrize("waits", [3.0, 0.05])
+def test_somebodys_program_on_a_card_has_threads_too(tmp_path: Path, waits: float) -> None:
+    world = slowed()
+    world.counters = {"hw_cpu_wait_seconds_total": 0.002, "hw_foreign_cpu_seconds_total": 0.01}
+    world.cards, world.tags = {"hw_gpu_processes": 0.0}, {"hw_gpu_processes": {"owner": "other"}}
+    moment = world.when(90)
+    world.lay("hw_gpu_processes", "kiln03", since(moment, lambda v: v + 1.0), "1")
+    world.lay("hw_cpu_wait_seconds_total", "kiln03", lambda t, v: v + waits * np.clip(t - moment, 0, None))
+    world.lay("hw_foreign_cpu_seconds_total", "kiln03", lambda t, v: v + np.clip(t - moment, 0, None))
+    world.lay("hw_procs_running", "kiln03", since(moment, lambda v: v + 12.0))
+    assert roots(verdict(world, tmp_path / "one")) == [("gpu-shared", ["kiln03"], ["kiln03/1"])]
+    world.lay("hw_gpu_processes", "kiln03", lambda t, v: v, "1")
+    world.lay("hw_cpu_wait_seconds_total", "kiln03", lambda t, v: v + 3.0 * np.clip(t - moment, 0, None))
+    assert roots(verdict(world, tmp_path / "none")) == [("cpu-contention", ["kiln03"], [])]

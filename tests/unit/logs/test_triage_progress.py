@@ -110,6 +110,31 @@ def test_a_slow_phase_of_triage_is_one_of_the_record(tmp_path: Path) -> None:
     assert (found.pattern.name, found.pattern.from_step, found.pattern.to_step) == ("phased", 100, 199)
 
 
+def _bar(n: int, total: int, seconds: float = 1.5) -> str:
+    return f"{100 * n // total:3d}%|{'█' * (10 * n // total):10}| {n}/{total} [00:{n % 60:02d}<22:01,  {seconds}s/it]\n"
+
+
+@pytest.mark.parametrize("label", ["", "0: "])
+@pytest.mark.parametrize("redrawn", ["", "\r"])
+def test_a_bar_tells_step_and_time_of_losses_without_a_number(tmp_path: Path, label: str, redrawn: str) -> None:
+    text = label + _bar(5000, 5000)  # of a download
+    for n in range(1, 401):
+        text += label + redrawn + _bar(n, 1000, 1.5 if n < 200 else 3.0)
+        if n % 10 == 0:
+            text += f"{label}{{'loss': {3.0 - n / 500}, 'grad_norm': 1.2, 'epoch': {n / 320:.2f}}}\n"
+            text += label + _bar(n, 1000)  # drawn again
+        if n == 200:
+            text += "".join(label + _bar(m, 63) for m in range(1, 64))  # an evaluation
+    steps = triage_text(tmp_path, text).index.steps
+    assert (steps.dialect, steps.total, steps.last) == ("hugging-face-bar", 1000, 400)
+    assert steps.step.tolist() == list(range(1, 401))
+    assert (steps.seconds[0], steps.seconds[-1], steps.losses[400]) == (1.5, 3.0, 2.2)
+
+
+def test_a_bar_without_losses_counts_no_steps(tmp_path: Path) -> None:
+    assert len(triage_text(tmp_path, "".join(_bar(n, 100) for n in range(1, 101))).index.steps) == 0
+
+
 @pytest.mark.parametrize(
     ("dialect", "line", "total"),
     [

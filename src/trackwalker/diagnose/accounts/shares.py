@@ -55,7 +55,7 @@ def with_owner(accounts: tuple[Account, ...], owners: Sequence[tuple[str, set[in
 
 def standing(case: Case, symptoms: Symptoms) -> dict[str, str]:
     """Causes whose wait takes a good part of the time and for which no stretch without it tells what it costs."""
-    windows = symptoms.windows.get("steady") or symptoms.windows.get("slow")
+    windows = symptoms.windows.get("slow") or symptoms.windows.get("steady")
     out: dict[str, str] = {}
     for wait in all_waits():
         source = source_of(case, wait.queries)

@@ -84,9 +84,19 @@ def called(
     shown = {d.meaning.quantity for d in story.deviations}
     if not shown or not all(d.meaning.known for d in mine):
         return None
-    books = [e.playbook for e in examined if e.state in ("clean", "untestable")]
-    fit = [b for b in books if shown & set(b.stands_out) and shown <= graph.follows(*b.stands_out)]
+    fit = [b for b in _open(examined) if shown & set(b.stands_out) and shown <= graph.follows(*b.stands_out)]
+    return fit[0] if len(fit) == 1 and not shown & graph.shared else None  # no host has by itself what is shared
+
+
+def fleet_cause(quantity: str, examined: Iterable[Examination], graph: Graph) -> Playbook | None:
+    """The cause whose own quantity rose everywhere, of those that no host can have by itself."""
+    fit = [b for b in _open(examined) if quantity in graph.shared.intersection(b.stands_out)]
     return fit[0] if len(fit) == 1 else None
+
+
+def _open(examined: Iterable[Examination]) -> list[Playbook]:
+    """What was asked for, and neither found nor refuted."""
+    return [e.playbook for e in examined if e.state in ("clean", "untestable")]
 
 
 def downstream(
@@ -161,11 +171,26 @@ def chance_hits(
 ) -> frozenset[str]:
     """Roots of whose errors nothing stands out on any of their hosts, though their own phases were compared.
 
-    Of a large fleet not every phase is: nothing seen where nobody looked speaks against nobody.
+    Nor of anything else of theirs, where what another root of the same phases measures does on other hosts. Of a large
+    fleet not every phase is compared: nothing seen where nobody looked speaks against nobody.
     """
     looked = {e.name for e in compared} if any(d.episode.kind == "slow" for d in deviations) else set()
-    seen = (r for r in roots if {alone(i) for i in r.spans or ()} <= looked)
-    return frozenset(r.playbook.id for r in seen if looked and confirmed(r, deviations) == frozenset())
+    seen = [r for r in roots if r.spans is not None and {alone(i) for i in r.spans} <= looked]
+    clear = [r for r in seen if r.hosts and not r.log_only and _seen_on(r, deviations)]
+
+    def beside(root: Examination) -> bool:
+        rivals = (
+            c for c in clear if not set(c.hosts) & set(root.hosts) and (root.spans or set()) <= (c.spans or set())
+        )
+        return bool(root.hosts) and not _seen_on(root, deviations) and any(rivals)
+
+    return frozenset(r.playbook.id for r in seen if looked and (confirmed(r, deviations) == frozenset() or beside(r)))
+
+
+def _seen_on(root: Examination, deviations: Sequence[Deviation]) -> set[str]:
+    """On which of its hosts something of what was measured for it is beyond chance."""
+    quantities, hosts = claim_of(root).quantities, set(root.hosts)
+    return hosts & {d.host for d in deviations if d.meaning.quantity in quantities and d.meaning.worse(d.kind)}
 
 
 def covered(roots: Sequence[Examination], symptoms: Symptoms, graph: Graph) -> frozenset[str]:

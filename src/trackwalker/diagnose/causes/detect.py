@@ -43,6 +43,7 @@ _AGAINST: dict[str, Callable[..., Finding]] = {  # these look at the same quanti
     "most-fell-to": partial(detectors.all_fell_to, share=detectors.MOST),
 }
 _OF_ACCUSED = ("accused-like-others", "accused-above", "accused-idle", "devices-of-accused")
+_OF_PEERS = ("minority", "outliers", "lows", "hot", "silent")  # who is unlike the others
 DETECTORS = frozenset({*_PLAIN, *_AGAINST, "gone", *_OF_ACCUSED})
 # These ask whether something holds for all; the others look for somebody, and may find nobody.
 OF_ALL = frozenset(n for n in DETECTORS if n.startswith(("every-", "all-", "most-", "accused-like")))
@@ -52,6 +53,8 @@ def detect(test: Test, case: Case, values: Values, reference: Values | None, acc
     """What a test's detector finds in one number per host, GPU or device."""
     options: dict[str, Any] = dict(test.with_)
     name = test.detector or ""
+    if name in _OF_PEERS and case.kinds and all("gpu" in m for m in test.metrics):
+        return _within_kinds(test, case, values, reference)
     if name in _PLAIN:
         return _PLAIN[name](values, **options)
     if name in _AGAINST:
@@ -84,6 +87,19 @@ def detect(test: Test, case: Case, values: Values, reference: Values | None, acc
         worst = tuple(sorted(k for k, v in mine.items() if v > 0.2 * max(mine.values(), default=0.0) and v > 0))
         return Finding(bool(worst), worst, {"value": max(mine.values(), default=0.0)})
     raise UsageError(f"test '{test.id}' names the unknown detector '{test.detector}'")
+
+
+def _within_kinds(test: Test, case: Case, values: Values, reference: Values | None) -> Finding:
+    """Of each kind of cards by itself: those of another kind are no peers. The clearest says it in numbers."""
+    detector = (_PLAIN | _AGAINST)[test.detector or ""]
+    found = []
+    for kind in sorted({case.kinds.get(k.partition("/")[0], "") for k in values}):
+        mine = {k: v for k, v in values.items() if case.kinds.get(k.partition("/")[0], "") == kind}
+        alike = {} if test.detector in _PLAIN else {"reference": reference}
+        found.append(detector(mine, **dict(test.with_), **alike))
+    fired = [f for f in found if f.fired]
+    first = max(fired or found, key=lambda f: len(f.hosts), default=Finding(False))
+    return Finding(bool(fired), tuple(sorted({h for f in fired for h in f.hosts})), first.numbers)
 
 
 def _ever_told(test: Test, case: Case) -> set[str]:

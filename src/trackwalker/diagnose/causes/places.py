@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from trackwalker.diagnose.accounts.accounts import MOST
 from trackwalker.diagnose.case import Case
+from trackwalker.diagnose.causes.claims import fleet_cause
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.second_look import Located, SecondLook, Standing
@@ -29,10 +30,10 @@ _BEYOND = 2.0  # times as much as the steps, on a scale of ratios: what waits or
 
 def _located(
     case: Case, standing: Standing, place: Suspicion, cited: list[str], summary: str, why: str,
-    onset: Onset | None = None,
+    onset: Onset | None = None, name: str = CAUSE,
 ) -> Located:  # fmt: skip
     cause = Cause(
-        cause=CAUSE, role="root", confidence=0.0, hosts=list(place.hosts), onset=onset, evidence=cited,
+        cause=name, role="root", confidence=0.0, hosts=list(place.hosts), onset=onset, evidence=cited,
         gpus=[case.topology.gpu_name(g) for g in place.gpus], devices=list(place.devices),
     )  # fmt: skip
     action = Action(do="inspect-hosts", hosts=list(place.hosts), why=why, risk="none", needs_approval=False)
@@ -122,10 +123,13 @@ def _since(odd: Sequence[Unlike]) -> str:
     return f"{'is' if len(odd) == 1 else 'are'} unlike all peers from the first step on"
 
 
-def common_change(case: Case, look: SecondLook, symptoms: Symptoms, book: EvidenceBook) -> Located | str:
+def common_change(
+    case: Case, look: SecondLook, symptoms: Symptoms, book: EvidenceBook, examined: Sequence[Examination]
+) -> Located | str:
     """What changed for the worse on most hosts at once: it accuses nobody, and is where to begin.
 
-    A place to look where no cause file knows the metric and it moved by far more than the steps did; else a sentence.
+    A place to look where no cause file knows the metric and it moved by far more than the steps did; the cause of whose
+    quantity it is where no host can have that by itself; else a sentence.
     """
     worse = [d for d in look.deviations if d.fleet and d.meaning.worse(d.kind) and d.meaning.layer != "activity"]
     known = [d for d in worse if d.meaning.quantity not in graph().never_the_reason | graph().waiting]
@@ -137,17 +141,28 @@ def common_change(case: Case, look: SecondLook, symptoms: Symptoms, book: Eviden
             said = next(i.says for i in book.items if i.id == cited[0])
             if d not in own:
                 return f" What changed with it: {said}."
-            summary = f"No known cause fits and no host stands out, but with the trouble began, everywhere: {said}."
+            cause = fleet_cause(d.meaning.quantity, examined, graph())
+            first = "No known cause fits and no host stands out, but" if cause is None else f"{cause.title}:"
+            summary = f"{first} with the trouble began, everywhere: {said}."
             why = f"find out what {name(d)} have in common that moved this: {said}"
             onset = Onset(time=utc(d.since), step=case.timeline.step_at(d.since) if case.timeline else None)
-            return _located(case, "alone", Suspicion((), (), (), (d,), d.since), [cited[0]], summary, why, onset)
+            place = Suspicion((), (), (), (d,), d.since)
+            return _located(case, "alone", place, [cited[0]], summary, why, onset, CAUSE if cause is None else cause.id)
     return ""
 
 
 def _beyond_the_steps(d: Deviation, symptoms: Symptoms) -> bool:
-    """Whether a metric that nobody knows moved in a slow phase by far more than the speed did: no mere consequence."""
+    """Whether what is no mere consequence moved in a slow phase by far more than the speed did.
+
+    What no cause file knows, or what belongs to no host where it shows on all ports of many.
+    """
     full = symptoms.full
-    if d.meaning.known or d.episode.kind != "slow" or not full or d.before * d.after < 0:
+    if (
+        (d.meaning.known and d.meaning.quantity not in graph().shared)
+        or d.episode.kind != "slow"
+        or not full
+        or d.before * d.after < 0
+    ):
         return False
     low, high = sorted((abs(d.before), abs(d.after)))
     slower = max(p.seconds for p in symptoms.slow) / full

@@ -8,7 +8,7 @@ from itertools import islice
 from trackwalker.diagnose.accounts.shares import stood_still
 from trackwalker.diagnose.causes.claims import claim_of
 from trackwalker.diagnose.causes.examine import Examination
-from trackwalker.diagnose.causes.states import graph, states
+from trackwalker.diagnose.causes.states import WAIT_TOLD, graph, states
 from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.facts.account_facts import IDLENESS
 from trackwalker.diagnose.verdict import Role
@@ -16,6 +16,7 @@ from trackwalker.logs.failures.lastwords import lost_somebody
 from trackwalker.logs.failures.roles import UNCLASSIFIED as CAUSE
 from trackwalker.logs.failures.victim_lines import OF_ITS_OWN
 
+_STORE = ("store-broken", WAIT_TOLD)
 _FURTHER = 1.05  # a phase this much slower than another holds something more
 # Megatron's checks of what a rank computed by itself, before any exchange could bring another's numbers in.
 _LOCAL_NAN = re.compile(r"(?i)found (?:nan|inf)\w* in local ")
@@ -48,6 +49,21 @@ def assign_roles(found: list[Examination], symptoms: Symptoms) -> dict[str, Role
     if len(roots := [name for name, role in roles.items() if role == "root"]) > 1 and CAUSE in roots:
         roles[CAUSE] = "consequence"  # a failure in unknown words is what the named trouble led to
     return roles or {e.playbook.id: "contributing" if _beside(e, benign) else "root" for e in benign}
+
+
+def said_by_one(found: list[Examination], symptoms: Symptoms, first: str) -> None:
+    """Whose error it is that only one host tells while all others wait: that host's.
+
+    Of a store whether it was measured to be waited for or not, but for the first, which also writes; else where it was.
+    """
+    waited = {frozenset(e.hosts) for e in found if e.waits and e.hosts and not e.log_only}
+    told = ("hearsay", "absent", "network", "waited_for")
+    for e in found if symptoms.stall is not None else ():
+        if e.hosts or not e.log_only or e.log_role or any(states().within(group, e.playbook.state) for group in told):
+            continue
+        alone = e.playbook.state in _STORE and not waited
+        for r in e.fired:
+            r.accuses |= frozenset(r.hosts) in waited or (alone and len(r.hosts) == 1 and first not in r.hosts)
 
 
 def without(
@@ -100,7 +116,8 @@ def _comes_of(effect: Examination, cause: Examination, symptoms: Symptoms) -> bo
     echo = effect.playbook.state in states().of("echoes", cause.playbook.state)
     if not (effect.explained_by(cause) or (echo and effect.spans and len(effect.hosts) != 1)):
         return False
-    cards = effect.playbook.acts_on == cause.playbook.acts_on == "gpu"  # and no card's illness comes of another host's
+    # No card's illness comes of another host's, and what somebody runs on a card takes the CPUs of its own host.
+    cards = cause.playbook.acts_on == "gpu" and (effect.playbook.acts_on == "gpu" or effect.spans is not None)
     if cards and effect.hosts and cause.hosts and not set(effect.hosts) & set(cause.hosts):
         return False
     alone = cause.hosts and not stood_still(symptoms.accounts, effect.playbook.id) <= set(cause.hosts)

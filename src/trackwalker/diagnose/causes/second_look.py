@@ -61,15 +61,20 @@ class SecondLook:
     beside: frozenset[str] = frozenset()  # roots that chance speaks for, or that carry nothing of their own
 
 
-def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role]) -> SecondLook:
+def look_again(
+    case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role],
+    along: Sequence[Examination],
+) -> SecondLook:  # fmt: skip
     """Sweep a case that has trouble; one that has none is not searched for some."""
     if case.telemetry is None or not symptoms.names - (SOFT - {"uneven"}):
         return SecondLook()
     roots = [e for e in found if roles.get(e.playbook.id) == "root"]
     episodes = episodes_of(case, symptoms)
     if len(case.hosts) > MANY:
-        episodes = _worth_reading(episodes, [e for e in roots if "slow" in e.playbook.symptoms], symptoms)
+        episodes = _worth_reading(episodes, [e for e in roots if e.slows], symptoms)
     swept = sweep(case, episodes)
+    for root in roots:
+        _made_nothing_slow(root, along, swept.deviations)
     others = [e for e in found if e.playbook.id in roles and not e.playbook.mechanism]
     behind = downstream(roots, others, swept.deviations, graph(), symptoms)
     for root in roots:
@@ -79,6 +84,14 @@ def look_again(case: Case, symptoms: Symptoms, found: Sequence[Examination], rol
     left = [e for e in roots if e.playbook.id not in chance and e.playbook.id not in behind]
     beside = chance | covered(left, symptoms, graph())
     return SecondLook(swept.deviations, behind, beside)
+
+
+def _made_nothing_slow(root: Examination, along: Sequence[Examination], deviations: Sequence[Deviation]) -> None:
+    """What did not change when the run became slow, and was so before, made nothing slow: it was so all along."""
+    before = next((e for e in along if e.playbook.id == root.playbook.id and e.hosts == root.hosts), None)
+    moved = {d.meaning.quantity for d in deviations if (d.fleet or d.host in root.hosts) and d.meaning.worse(d.kind)}
+    if before is not None and not root.screened and not moved & claim_of(root).quantities:
+        root.results, root.screened = before.results, True
 
 
 def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symptoms: Symptoms) -> list[Episode]:
@@ -133,8 +146,10 @@ def open_question(
     if outcome == "insufficient-evidence" or (outcome == "healthy" and "uneven" in symptoms.names):
         # Real runs fragment: what shows in a splinter of a slow stretch did not make the stretch slow.
         return OpenQuestion("alone", _throughout(look.deviations, symptoms, [a.slow for a in symptoms.accounts]))
-    slowing = [e for e in leading if "slow" in e.playbook.symptoms]
+    slowing = [e for e in leading if e.slows]
     stuck = [e for e in leading if e.waits] if symptoms.stall is not None else []
+    if outcome == "incident" and symptoms.slow and not stuck and all(e.screened for e in leading):
+        return OpenQuestion("beside", _throughout(look.deviations, symptoms, [a.slow for a in symptoms.accounts]))
     if outcome != "incident" or not (stuck or (symptoms.slow and slowing)):
         return None
     if all(_only_idleness(e) for e in stuck or slowing):

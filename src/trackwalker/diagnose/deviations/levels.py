@@ -177,7 +177,8 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
         place = place_of(sample.labels)
         host = owner(place, case.topology)
         if host in trusted and np.isfinite(sample.value):
-            groups.setdefault((place.aspect, place.device), []).append((sample, place, host))
+            cards = (("kind", case.kinds[host]),) if place.gpu is not None and host in case.kinds else ()
+            groups.setdefault(((*place.aspect, *cards), place.device), []).append((sample, place, host))
     if kind == "alike":  # ports of one order are peers, too, where fewer hosts than that are there to be compared
         for (aspect, device), members in list(groups.items()):
             if device is not None and len({host for _, _, host in members}) <= _FEWEST:

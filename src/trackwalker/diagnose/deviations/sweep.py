@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ Kind = Literal["rose", "fell", "absent", "frozen", "restarted"]
 _FEWEST_REFERENCE = 4  # bins
 _FEWEST_SILENT = 5  # bins: a recording may end a few scrapes behind the last step, and that is no silence yet
 _PARTED = 9  # bins that have a first third
+_AT_FIRST = 2  # bins: where one begins with the slow phase, whoever follows it later is not the reason
 _BEGUN = 0.25  # of the change: what grows from nothing has a third of it there
 _NOTED = 3.0  # scores below this are not kept: no false discovery control lets them pass
 _AT_ONCE = 2  # one answer is read while the next is made
@@ -55,6 +57,7 @@ class Deviation:
     as_rate: bool = False
     whole: bool = False  # all GPUs or ports of the host together
     of: int = 1  # hosts that report the metric
+    later: bool = False  # not there yet when the slow phase began
 
     @property
     def fleet(self) -> bool:
@@ -231,18 +234,26 @@ class _Look:
         noted = np.abs(result.score) >= _NOTED
         if self._errors and noted.any():
             noted &= (result.score < 0) | (result.after > stats.weather(rows.values, self.now, self.past, who))
-        for i in np.flatnonzero(noted & self._from_its_beginning(rows.values, result)).tolist():
-            yield self._made(rows.keys[i], rows.picks[i], result, i, rows.whole, hosts + quiet)
+        early, late, first = self._parts(rows.values, result)
+        for i in np.flatnonzero(noted & (early >= _BEGUN) & (late >= _BEGUN)).tolist():
+            made = self._made(rows.keys[i], rows.picks[i], result, i, rows.whole, hosts + quiet)
+            yield replace(made, later=bool(first[i] < _BEGUN))
 
-    def _from_its_beginning(self, values: Floats, result: stats.Changes) -> stats.Bools:
-        """Which gauges changed in the first part of a slow phase already: what comes later did not make it slow."""
+    def _parts(self, values: Floats, result: stats.Changes) -> tuple[Floats, Floats, Floats]:
+        """How much of its change each gauge shows early and late in a slow phase, and at its very beginning.
+
+        What comes later did not make it slow, nor did what is over long before it is.
+        """
         now, moved = np.flatnonzero(self.now), result.after - result.before
         if self.episode.kind != "slow" or len(self.episode.window) > 1 or self.frame.as_rate or len(now) < _PARTED:
-            return np.ones(len(values), dtype=bool)
-        seen = np.isfinite(early := values[:, now[: len(now) // 3]])
-        mean = np.where(seen, early, 0.0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1) - result.before
-        begun: stats.Bools = ~seen.any(axis=1) | (mean * np.sign(moved) >= _BEGUN * np.abs(moved))
-        return begun
+            whole = np.ones(len(values))
+            return whole, whole, whole
+        with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of a part without samples nothing is known
+            parts = (now[: len(now) // 3], now[-(len(now) // 3) :], now[:_AT_FIRST])
+            shown = ((np.nanmean(values[:, at], axis=1) - result.before) / moved for at in parts)
+            early, late, first = (np.where(np.isfinite(share), share, 1.0) for share in shown)
+        return early, late, first
 
     def _fleet(self, rows: _Rows) -> Iterator[Deviation]:
         """What most hosts did together: invisible to a comparison with peers, but the clue to who waits for whom."""

@@ -64,6 +64,11 @@ class _Group:
         return frozenset(d.host for d in self.members if d.host is not None)
 
     @property
+    def later(self) -> bool:
+        """Whether nobody showed it yet when the slow phase began."""
+        return all(d.later for d in self.members)
+
+    @property
     def everyday(self) -> bool:
         """Whether these are errors that came before, too: more of them may be weather, whatever the score."""
         return any(d.meaning.layer == "error" and d.before > 0 and not _out_of_nothing(d) for d in self.members)
@@ -159,6 +164,8 @@ def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str], wa
     roots = [g for g in roots if g.strength >= (LEAST_SCORE if only else _CLEAR) or g.hosts <= named]
     roots = [g for g in roots if g.hosts <= named or not all(map(_some_more, g.members))]
     roots = sorted(roots, key=lambda g: (g.everyday, -g.strength, g.members[0].meaning.metric))
+    if any(not g.later and not g.everyday for g in roots):
+        roots = [g for g in roots if not g.later]  # who was there when it began is the reason, whoever is clearer
     if not roots:
         return []
     best = roots[0]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trackwalker.diagnose.accounts.accounts import Account
 
 _SLIDE = 0.02  # of a step: what a phase on the way down is slower than full speed
+_LONG_S = 120.0  # several looks of a slow exporter
 _CALM_S = 240.0  # between two saves, long enough for rates
 _LAST_MINUTES_S = 900.0
 _COSTLY_SHARE = 0.08  # then it is no jitter
@@ -150,6 +151,8 @@ def _windows(case: Case, stall: Stall | None, phases: tuple[Phase, ...]) -> dict
     if slow:
         windows["slow"] = [_undisturbed(case, p) for p in slow]
         windows["fast"] = [_undisturbed(case, _nearest_fast(p, phases)) for p in slow]
+        if not phases[0].slow and (first := _undisturbed(case, phases[0])).seconds >= _LONG_S:
+            windows["steady"] = [first]  # what is so there was so from the first step on
     elif timeline is not None and timeline.last_end is not None and len(timeline) > 2 * WARM_UP_STEPS:
         begin, stop = float(timeline.ends[WARM_UP_STEPS]), min(timeline.last_end, until or np.inf)
         whole = Phase(int(timeline.steps[WARM_UP_STEPS]), int(timeline.steps[-1]), begin, stop, 0.0, False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +16,16 @@ from trackwalker.record.clock import utc
 from trackwalker.record.masks import WARM_UP_STEPS
 from trackwalker.record.projection import final_step
 from trackwalker.stats.segments import Trend, steady_rise
-from trackwalker.telemetry.client import host_of
+from trackwalker.telemetry.client import Floats, host_of
+from trackwalker.telemetry.meaning import meaning_of
+from trackwalker.telemetry.store import Telemetry
 
 _POINTS = 72
-_FREE = "hw_fs_free_bytes"
+_FREE = ("hw_fs_free_bytes", "ray_node_disk_free")
+_USED = re.compile(r"(?:disk|fs|filesystem|volume)s?_(?:\w+_)?(?:used|usage|full)_")
+_WHOLE = {"percent": 100.0, "ratio": 1.0}
+_ONE_STORE = 0.05  # of what it fell by: whom the recorder asks some seconds later shows as much less of a share
+_SOON = 0.5  # of the time it was seen to fill
 _NO_ROOM = 0.001  # of what was free: no save of anything that trains fits into it
 _DISK_S = 600.0  # saves and other users' files come and go within minutes
 _USABLE = 0.95  # of the memory: there Ray ends workers, and the kernel is not far from it
@@ -174,60 +182,105 @@ def _told(
     return Answer(True, tuple(ids), tuple(few), window.start)
 
 
+@dataclass(frozen=True)
+class _Space:
+    """What is free, by host and file system: a query ($at: when), and the unit that people read it in."""
+
+    query: str
+    scale: float
+    unit: str
+
+    def at(self, moment: float) -> str:
+        """The query at one moment."""
+        return f"({self.query.replace('$at', f' @ {moment:.3f}')}) / {self.scale:g}"
+
+
+def _space(telemetry: Telemetry) -> _Space | None:
+    known = telemetry.metrics()
+    if free := next((m for m in _FREE if m in known), None):
+        return _Space(f"min by (host, instance, mount) ({free}$at)", 1e9, "GB")
+    used = {m: _WHOLE[u] for m in sorted(known) if _USED.search(m) and (u := meaning_of(m).unit) in _WHOLE}
+    share = next((f"{whole:g} - max by (host, instance, mount) ({m}$at)" for m, whole in used.items()), None)
+    return _Space(share, used[next(iter(used))] / 100.0, "%") if share is not None else None
+
+
+def _own(hosts: Mapping[str, str], courses: Mapping[str, Floats], fell: Mapping[str, float], of: int) -> list[str]:
+    """The hosts whose own file systems these are: what shows the same course on another host, too, is a share."""
+    shared = {
+        where
+        for where, lost in fell.items()
+        for other, theirs in courses.items()
+        if hosts[other] != hosts[where] and np.nanmedian(np.abs(theirs - courses[where])) < _ONE_STORE * lost
+    }
+    few = sorted({hosts[where] for where in fell})
+    return few if not shared and 2 * len(few) <= of else []
+
+
+def _courses(
+    case: Case, telemetry: Telemetry, space: _Space, window: Span
+) -> tuple[Floats, dict[str, str], dict[str, Floats]]:
+    """When the file systems were looked at, whose each is, and what was free on it."""
+    query = space.query.replace("$at", "")
+    matrix = telemetry.matrix(query, window.start, window.end, window.seconds / _POINTS)
+    hosts, courses = dict[str, str](), dict[str, Floats]()
+    for labels, values in zip(matrix.labels, matrix.values, strict=True):
+        host = host_of(labels) or ""
+        if not case.hosts or host in {*case.trusted, *case.topology.machines}:
+            where = f"{host}:{labels.get('mount', '')}".rstrip(":")
+            hosts[where], courses[where] = host, values
+    return matrix.times, hosts, courses
+
+
 def disk_full(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Free space that was there in the beginning is gone at the end of a run that has not done all its steps."""
     window = _window(case, symptoms)
-    if case.telemetry is None or window is None or _FREE not in case.telemetry.metrics() or case.all_done:
+    space = _space(case.telemetry) if case.telemetry is not None else None
+    if case.telemetry is None or window is None or space is None or case.all_done:
         return Answer(None)
-    pace = window.seconds / _POINTS
-    matrix = case.telemetry.matrix(f"min by (host, mount) ({_FREE})", window.start, window.end, pace)
-    full, hosts = dict[str, float](), set[str]()
-    for labels, values in zip(matrix.labels, matrix.values, strict=True):
+    times, hosts, courses = _courses(case, case.telemetry, space, window)
+    full, fell = dict[str, float](), dict[str, float]()
+    for where, values in courses.items():
         known = np.flatnonzero(np.isfinite(values))
-        host, free = host_of(labels) or "", values[known]
-        hosts.add(host)
+        free = values[known]
         if len(free) > 2 and free[-1] <= _NO_ROOM * free[:-2].max():
-            full[host] = float(matrix.times[known[np.argmax(free <= _NO_ROOM * free.max())]])
+            full[where] = float(times[known[np.argmax(free <= _NO_ROOM * free.max())]])
+            fell[where] = float(free.max())
     if not full:
         return Answer(False)
-    few = tuple(sorted(full)) if 2 * len(full) <= len(hosts) else ()
-    query = f"min by (host, mount) ({_FREE} @ {window.end:.3f}) / 1e9"
-    free = {host_of(s.labels) or "": s.value for s in case.telemetry.instant(query, window.end)}
+    few = _own(hosts, courses, fell, len(set(hosts.values())))
+    query = space.at(window.end)
+    free_now = {host_of(s.labels) or "": s.value for s in case.telemetry.instant(query, window.end)}
     who, since = ", ".join(few) or f"{len(full)} hosts", min(full.values())
-    says = f"{who}: {min(free.values()):.3g} GB are free at the end, none since {utc(since)}"
-    return Answer(True, (book.add("metric", query, says, free),), few, since)
+    says = f"{who}: {min(free_now.values()):.3g} {space.unit} are free at the end, none since {utc(since)}"
+    return Answer(True, (book.add("metric", query, says, free_now),), tuple(few), since)
 
 
 def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """Free space falls all along, so that none is left before the run is done."""
+    """Free space falls all along, so that none is left before the run is done, or soon where nobody tells its end."""
     window, planned = _window(case, symptoms), still_to_run(case)
     if "failed" in symptoms.names or disk_full(case, symptoms, EvidenceBook()).fired:
         return Answer(False)  # that is no forecast any more
-    if case.telemetry is None or window is None or planned is None or _FREE not in case.telemetry.metrics():
+    space = _space(case.telemetry) if case.telemetry is not None else None
+    if case.telemetry is None or window is None or space is None or window.seconds < _DISK_S:
         return Answer(None)
-    if window.seconds < _DISK_S:
-        return Answer(None)
-    matrix = case.telemetry.matrix(
-        f"max by (host, mount) ({_FREE})", window.start, window.end, window.seconds / _POINTS
-    )
-    full: list[tuple[float, str, float]] = []
-    for labels, values in zip(matrix.labels, matrix.values, strict=True):
-        falling = steady_rise(matrix.times, -values)
-        if falling is not None and falling.until(0.0) < planned:
-            full.append((falling.until(0.0), f"{host_of(labels)}:{labels.get('mount', '')}", falling.slope))
+    times, hosts, courses = _courses(case, case.telemetry, space, window)
+    left = planned if planned is not None else _SOON * window.seconds
+    trends = {where: trend for where, v in courses.items() if (trend := steady_rise(times, -v)) is not None}
+    full = {where: trend for where, trend in trends.items() if trend.until(0.0) < left}
     if not full:
         return Answer(False)
-    left, where, slope = min(full)
-    query = f"max by (host, mount) ({_FREE} @ {window.end:.3f}) / 1e9"
+    where = min(full, key=lambda w: (full[w].until(0.0), w))
+    few = _own(hosts, courses, {w: t.grown for w, t in full.items()}, len(set(hosts.values())))
+    query = space.at(window.end)
     free = {host_of(s.labels) or "": s.value for s in case.telemetry.instant(query, window.end)}
-    ids = [book.add("metric", query, f"{min(free.values()):.3g} GB are free where it is least", free)]
-    numbers = {"gb_per_min": slope * 60 / 1e9, "full_in_h": left / 3600, "left_h": planned / 3600}
-    says = (
-        f"{where}: at {numbers['gb_per_min']:.3g} GB a minute it is full in {numbers['full_in_h']:.3g} h; "
-        f"the steps left to do take {numbers['left_h']:.3g} h"
-    )
-    ids.append(book.add("progress", f"{_FREE}: median fall from block to block, and the steps left", says, numbers))
-    return Answer(True, tuple(ids), (), window.start)
+    ids = [book.add("metric", query, f"{min(free.values()):.3g} {space.unit} are free where it is least", free)]
+    numbers = {"per_min": full[where].slope * 60 / space.scale, "full_in_h": full[where].until(0.0) / 3600}
+    says = f"{where}: at {numbers['per_min']:.3g} {space.unit} a minute it is full in {numbers['full_in_h']:.3g} h"
+    if planned is not None:
+        numbers["left_h"] = planned / 3600
+        says += f"; the steps left to do take {numbers['left_h']:.3g} h"
+    ids.append(book.add("progress", "free space: median fall from block to block, and the steps left", says, numbers))
+    return Answer(True, tuple(ids), tuple(few), window.start)
 
 
 add_facts(memory_grows, disk_fills, disk_full)

@@ -11,9 +11,10 @@ ORDER += ["expected", "healthy", "insufficient-evidence"]
 
 def group_of(truth: Truth) -> str:
     """The row of the scoreboard that a truth counts in."""
-    if truth.outcome != "incident":
+    told = about(truth.roots[0].cause) if len(truth.roots) == 1 else None
+    observer = told is not None and told.group == "observer"  # at fault, whether the run suffered or not
+    if truth.outcome != "incident" and not observer:
         return truth.outcome
     if len(truth.roots) > 1:
         return "several causes"
-    told = about(truth.roots[0].cause) if truth.roots else None
     return told.group if told else "other"

@@ -8,6 +8,7 @@ error behind a megabyte of progress bar is found and no piece needs more than it
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from itertools import compress
 
@@ -19,6 +20,7 @@ from trackwalker.logs.scanning.steptable import Floats, Letters, read_rows
 
 CHUNK = 1 << 21  # fits the processor's cache, and is worth the calls it costs
 LABEL = 8  # bytes at the start of a step line that tell its rank
+_DRAWN = re.compile(rb"(\s*\d+: )?\s*(?:\d+%\||\{')")  # a bar's line begins with how far it is, and so with no label
 LONGEST = 4096  # what we match stands near the front of a line; the rest of a megabyte line is payload
 MARGIN = 2 * LONGEST  # bytes read before and after a piece: enough to see a whole line of the greatest length
 LONGEST_WHOLE = 1 << 20  # of a line that is wanted to its end: a thousand host names fill many kilobytes
@@ -196,7 +198,7 @@ class Chunk:
         if not len(index):
             return
         found.steps = self._texts(starts, np.minimum(self._ends[index], starts + LONGEST))
-        found.step_starts = [raw[:LABEL] for raw in found.steps]
+        found.step_starts = [(drawn[1] or b"") if (drawn := _DRAWN.match(raw)) else raw[:LABEL] for raw in found.steps]
         found.step_numbers = index - self._skipped
         found.last_steps = dict(zip(found.step_starts, found.steps, strict=True))
 

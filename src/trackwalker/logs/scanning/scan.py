@@ -23,7 +23,7 @@ import numpy as np
 
 from trackwalker.errors import EvidenceError
 from trackwalker.job.dialects import Dialect, dialects
-from trackwalker.logs.scanning.chunk import CHUNK, FRONT, Buffers, Chunk, Found, FoundLine, Label
+from trackwalker.logs.scanning.chunk import CHUNK, FRONT, LABEL, Buffers, Chunk, Found, FoundLine, Label
 from trackwalker.logs.scanning.needles import Ints, Needles
 from trackwalker.logs.scanning.stamps import written_at
 from trackwalker.logs.scanning.steptable import Floats
@@ -127,7 +127,7 @@ def read_lines(
 
 def at_once(dialect: Dialect | None, line: bytes) -> Dialect | None:
     """The dialect, where its lines can be read as a table: they count their steps and carry no time of their own."""
-    if dialect is None or "step" not in dialect.expression.groupindex:
+    if dialect is None or dialect.beside or "step" not in dialect.expression.groupindex:
         return None
     stamped = written_at(line.decode("utf-8", "replace"))
     return dialect if stamped != stamped else None
@@ -236,7 +236,7 @@ class Reading:
 
     def _label_of(self, last: dict[bytes, bytes]) -> Label | None:
         """The label to search by, where the wanted rank's lines begin in a way that no other rank's do."""
-        if self._wanted is None or len(last) < 2 or not _TELLS_RANK.match(self._wanted):
+        if self._wanted is None or len(self._wanted) < LABEL or len(last) < 2 or not _TELLS_RANK.match(self._wanted):
             return None
         line = last[self._wanted]
         places = [(at, n) for n in self._needles.steps if (at := line.lower().find(n)) >= 0]

@@ -95,6 +95,7 @@ class StepReader:
         self._given_out = 0  # lines that left `_rows`
         self._front: list[bytes] = []
         self._most_front = front
+        self._paired = False  # the lines that have to stand beside this dialect's do
         self.rank: int | None = rank
 
     def choose(self, labels: list[bytes]) -> bytes | None:
@@ -188,10 +189,25 @@ class StepReader:
 
     def _read(self, raw: bytes, number: int) -> tuple[int, float, float, float, int] | None:
         text = raw.decode("utf-8", "replace") if b"\x1b" not in raw and b"\r" not in raw else clean(raw)
-        for dialect in (self._dialect,) if self._dialect else dialects():
+        given = self._dialect
+        settled = given is not None and not given.beside and all(d.beside != given.name for d in dialects())
+        for dialect in (given,) if given is not None and settled else dialects():
             told = dialect.read(text)
             if told is None or ((quoted := payload_start(text)) is not None and told.at >= quoted):
                 continue
+            if given is not None and given.beside == dialect.name:  # what a bar does not tell
+                self._paired = True
+                if number and self._rows:
+                    self._rows[-1] = (*self._rows[-1][:3], told.loss, self._rows[-1][4])
+                return None
+            if given is dialect and dialect.beside and (self._paired or not number) and told.total != self.total:
+                return None  # a bar of something else: an evaluation
+            other = given is not None and (dialect is not given or (dialect.beside and told.total != self.total))
+            if number and other:  # whose lines these are shows only now
+                self._paired |= given is not None and given.name == dialect.beside
+                self._rows, self._columns, self._dialect = [], Columns(), None
+            if dialect.beside and self._rows and self._rows[-1][0] == told.step:
+                return None  # drawn again
             if self._dialect is None:
                 self._dialect, self._table = dialect, at_once(dialect, raw)
             self.total = self.total if told.total is None else told.total
@@ -255,6 +271,8 @@ class StepReader:
 
     def result(self) -> Steps:
         """All steps read, as arrays in the order of the log."""
+        if self._dialect is not None and self._dialect.beside and not self._paired:
+            return Steps(rank=self.rank if self.rank is not None else self._inner)
         self._move_rows()
         columns = self._columns.all()
         if self._mixed and (columns[4][1:] < columns[4][:-1]).any():
