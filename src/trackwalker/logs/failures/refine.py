@@ -35,6 +35,9 @@ CANCELS = frozenset({130, 143})
 _REPORT, _BESIDE = 8, 3  # lines
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b|NET/OFI .*completed with error")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
+_INTERRUPTS = ("KeyboardInterrupt", "SignalException")  # what raises them is the request itself
+# A row of `kubectl get events` tells how long ago: where it stands says nothing of when it happened.
+_AGE_FIRST = re.compile(r"^\s*\d+[smhd]\S{0,12}\s+(?:Normal|Warning)\s")
 _EITHER = re.compile(r"(?i)either an error or (?:a )?timeout|failed or timed out")
 _TOO_LONG = re.compile(r"(?i)timed? ?out|stuck|hung|hang|deadlock|been waiting|not complete|rendezvous")
 # A scheduler that says why it ends a job; without a reason it may only clean up behind a task that failed.
@@ -109,8 +112,8 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     if (group := only(groups, "traceback")) and not having(groups, "exception"):
         ends = [h for g in having(groups, "request-to-end") for h in g.hits]
         asked = [h for h in ends if _ASKED_TO_END.search(h.text)]
-        if any("KeyboardInterrupt" in h.text for h in ends) or any(
-            when(h, index) < when(group.first, index) for h in asked
+        if any(word in h.text for word in _INTERRUPTS for h in ends) or any(
+            _before(h, group.first, index) for h in asked
         ):
             group.tier, group.why = 8, "it shows where the interrupt met the program"
     if (group := only(groups, "interface")) and group.tier == 1:
@@ -157,6 +160,11 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
             group.hits = [h if h.line - index.earlier.get(h.file, 0) >= fatal else _last(h) for h in late]
 
 
+def _before(request: Hit, hit: Hit, index: LogIndex) -> bool:
+    """Whether a request to end may have come before a line."""
+    return _AGE_FIRST.match(request.text) is not None or when(request, index) < when(hit, index)
+
+
 def _last(hit: Hit) -> Hit:
     """Of what was said early and again at the end, the end counts."""
     return replace(hit, line=hit.last_line, text=hit.last_text.strip() or hit.text)
@@ -183,20 +191,20 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
         if group.first.file != "sacct" and any(at < when(group.first, index) for at in told):
             group.become("scheduler-ended-it", "Slurm had ended the job before")
     for end in having(groups, "end-of-process"):
-        if end.tier <= 4 and any(when(h, index) < when(end.first, index) for h in asked):
+        if end.tier <= 4 and any(_before(h, end.first, index) for h in asked):
             end.tier, end.why = 6, "it came after the request to end"
     for raised in having(groups, "exception"):
         reacting = all(reacts(h.text) for h in raised.hits)
-        if reacting and raised.tier <= 4 and any(when(h, index) < when(raised.first, index) for h in asked):
+        if reacting and raised.tier <= 4 and any(_before(h, raised.first, index) for h in asked):
             for behind in (raised, *having(groups, "traceback")):
                 behind.tier, behind.why = 6, "it came after the request to end"
     _behind_what_was_raised(groups, index)
     reasons = [h for h in asked if h.rank is None and _WITH_A_REASON.search(h.text)]
     for late in having(groups, "outlived-the-end"):
-        if any(when(h, index) < when(late.first, index) for h in reasons):
+        if any(_before(h, late.first, index) for h in reasons):
             late.tier, late.why = 6, "the scheduler had said before why it ends the job"
     for lost in having(groups, "victim"):
-        if lost.tier in (3, 4) and any(when(h, index) < when(lost.first, index) for h in reasons):
+        if lost.tier in (3, 4) and any(_before(h, lost.first, index) for h in reasons):
             lost.tier, lost.why = 6, "it came after the scheduler had ended the job"
     why = [g for g in having(groups, "request-to-end") if g.has("ended-itself") and g.tier == 5]
     for group in having(groups, "pending") if why else ():

@@ -20,6 +20,7 @@ from trackwalker.logs.scanning.lines import Body
 UNCLASSIFIED = "unclassified"  # the cause of what is located and not named
 _SAME = 20  # lines: what a rank says so close together is about one thing
 _FEW = 4
+_TIMED_OUT = frozenset({124})  # the launcher's own limit
 _ENDS = 5  # the tier of who ended a run
 _CLEAR = 2.0  # the weight of words
 _BLOCK = 3  # lines
@@ -202,7 +203,7 @@ def _ended_from_outside(groups: list[Group], primary: Group, index: LogIndex) ->
     Ranks that are told to end drop their connections and complain about each other: that is how a cancel sounds.
     """
     summary = index.facts.summary
-    if summary is None or summary.exit not in CANCELS:
+    if summary is None or summary.exit not in CANCELS | _TIMED_OUT:
         return None
     # A rank that loses its peers while it was asked to end may exit with an error or an abort; where the cancel has its
     # own line, that line stands before them.
