@@ -47,7 +47,8 @@ from trackwalker.job.scrub import scrubber_of
 from trackwalker.record.clock import utc
 from trackwalker.record.phases import KEEN, Eye
 
-_NO_PRICE = "it was so at full speed all along, so what it costs is not known"
+_NO_PRICE = "it was so at full speed already, so what it costs is not known"
+_ONE_SPEED = "the run has one speed throughout, so what it costs is not known"
 _TOLD_PHASES = 3  # in one sentence
 _TOLD_GPUS = 4
 
@@ -297,7 +298,7 @@ def _summary(
     words = {
         "last_step": "?" if last is None else str(last),
         "after": "before the first step" if last is None else f"after step {last}",
-        "speed": speed.words,
+        "speed": speed.words if symptoms.slow else _ONE_SPEED,
         "accused": "",
         "control": "",
         **heartbeat.words(case),
@@ -311,7 +312,7 @@ def _summary(
         hosts = _culprits(examination, symptoms) + _whose_gpus(examination, case)
         book = examination.playbook
         sentence = (len(case.hosts) == 1 and book.summary_alone) or book.summary
-        own = {"speed": _NO_PRICE} if examination.screened else {}
+        own = {"speed": _NO_PRICE if symptoms.slow else _ONE_SPEED} if examination.screened else {}
         whose = f" Where: {hosts}." if examination.hosts and "{hosts}" not in sentence else ""
         parts.append(sentence.format(hosts=hosts, **{**words, **own}).strip() + whose)
     return " ".join(parts)
