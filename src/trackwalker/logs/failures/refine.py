@@ -40,7 +40,6 @@ _TOO_LONG = re.compile(r"(?i)timed? ?out|stuck|hung|hang|deadlock|been waiting|n
 # A scheduler that says why it ends a job; without a reason it may only clean up behind a task that failed.
 _WITH_A_REASON = re.compile(r"(?i)DUE TO (?!.*FAIL)|preempt|time limit")
 _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
-_WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 _KUBERNETES = re.compile(
     r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|\.com/gpu|did not register"
@@ -100,7 +99,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         codes = [e.code for e in index.facts.exits if e.code not in CANCELS]
         if codes and codes[0] in (139, 135):
             group.become("crash-code", f"exit code {codes[0]}")
-    never_worked = not len(index.steps) and not index.facts.header and not index.places.counted
+    never_worked = not index.worked and not index.facts.header
     # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
     was_up = any(g.has("own-end") and kind_of_cause(g.cause) == "network" for g in groups)  # what goes down was up
     transfers = only(groups, "transfer") if never_worked and not was_up else None
@@ -121,7 +120,6 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     _named_too_much(groups)
     beside_what_is_shown(groups, index)
     _without_python(groups, index)
-    _only_warned(groups, index)
     if index.places.unlimited:
         for group in having(groups, "locked-memory"):
             group.become("limit-lifted", "registering memory failed, though the log shows no limit of locked memory")
@@ -169,7 +167,7 @@ def _late_start(groups: list[Group], index: LogIndex) -> None:
     for group in having(groups, "meeting"):
         if group.tier != 1:
             continue
-        if len(index.steps) or index.places.counted:
+        if index.worked:
             group.become("training-began", "training had begun: it looks for one that is gone")
         elif any(at < when(group.first, index) for at in failed):
             group.tier = 3
@@ -355,18 +353,6 @@ def _heartbeat(group: Group, index: LogIndex) -> None:
         group.hosts = tuple(h for r in sorted(accused) if (h := index.facts.host_of(r)))
     elif not index.facts.header and not exits:
         group.become("accused-died", "nothing in the log tells how the suspect ended, or that it lived")
-
-
-def _only_warned(groups: list[Group], index: LogIndex) -> None:
-    """What Python only warned of did not end a program that raised something afterwards."""
-    raised = [when(h, index) for g in having(groups, "exception") for h in g.hits if not _WARNING.search(h.text)]
-    for group in groups:
-        if (
-            group.tier <= 3
-            and all(_WARNING.search(text) for h in group.hits for text in (h.text, *h.more))
-            and any(at > when(group.hits[-1], index) for at in raised)
-        ):
-            group.tier, group.why = 6, "it was a warning, and the program went on"
 
 
 def _without_python(groups: list[Group], index: LogIndex) -> None:

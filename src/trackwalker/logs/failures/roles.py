@@ -13,6 +13,7 @@ from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.failures.refine import CANCELS, KILLED, refine, survived
 from trackwalker.logs.failures.structure import ERROR, read
+from trackwalker.logs.failures.understood import carried
 from trackwalker.logs.failures.unnamed import sort_errors, sort_raised, weigh
 from trackwalker.logs.scanning.index import Hit, LogIndex
 from trackwalker.logs.scanning.lines import Body
@@ -64,6 +65,7 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
             sort_raised(group, index)
     refine(groups, index)
     weigh(groups, index)
+    carried(groups, index)
     first_rank, first_host, says = _first_failure(groups, index)
     ordered = sorted(groups, key=lambda g: (g.tier, -g.first.signature.priority, when(g.first, index)))
     primary = ordered[0] if ordered and ordered[0].tier <= 5 and not completed else None

@@ -94,7 +94,8 @@ Trait = Literal[
 # What else a log can show about a failure class: refine.py says when one holds, the signature what follows from it.
 Condition = Literal[
     "accused-died", "accused-silent", "another-program", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",  # noqa: E501
-    "from-its-parent", "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python", "no-timeout-told",
+    "from-its-parent", "had-worked", "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python",
+    "no-shared-memory-told", "no-timeout-told", "not-well-before",
     "no-transport-told", "of-the-data", "others-lived",
     "scheduler-ended-it", "never-finished", "somebody-never-joined", "training-began", "while-loading",
     "while-saving",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,7 @@ from trackwalker.logs.scanning.gathered import Hit as Hit
 from trackwalker.logs.scanning.gathered import Source as Source
 from trackwalker.logs.scanning.lines import Body, clean
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
+from trackwalker.logs.scanning.progress import moves
 from trackwalker.logs.scanning.reader import MOST_TOLD, FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
 from trackwalker.logs.scanning.shares import Beside, read_beside
@@ -82,6 +83,7 @@ class LogIndex:
     places: Places = field(default_factory=Places)
     earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
     clocks_off: dict[int, float] = field(default_factory=dict)  # by rank: seconds that its clock is ahead of most
+    scan: Scan | None = None  # of the main log: its front and its end
     _timed: tuple[int, bool] = (-1, False)  # of how many hits it was found out
     _tasks: tuple[int, int] = (-1, -1)
 
@@ -89,6 +91,21 @@ class LogIndex:
     def steps(self) -> Steps:
         """The steps that the main log tells of."""
         return self.facts.steps
+
+    @cached_property
+    def progress(self) -> list[int]:
+        """The lines at the front and the end of the main log that tell of steps in whatever dialect."""
+        scan = self.scan
+        if scan is None:
+            return []
+        ahead = [] if len(scan.tail) == scan.size else moves(scan.front)
+        last = scan.lines - scan.tail.count(b"\n") + (0 if scan.ends_mid_line else 1)
+        return sorted({*ahead, *moves(scan.tail, max(last, 1))})
+
+    @property
+    def worked(self) -> bool:
+        """Whether anything tells that it trained, in steps that are known or in another dialect."""
+        return bool(len(self.steps) or self.places.counted or self.progress)
 
     @property
     def timed(self) -> bool:
@@ -328,6 +345,7 @@ class Gatherer:
     def result(self, scan: Scan) -> LogIndex:
         """The index, once every file was read; `scan` is the main log's."""
         index, facts, found = self._index, self._facts, self.gathered
+        index.scan = scan
         facts.size, facts.lines, facts.ends_mid_line = scan.size, scan.lines, scan.ends_mid_line
         facts.hosts = facts.hosts or hosts_in(facts.header)
         index.harmless = dict(sorted(found.harmless.items()))
