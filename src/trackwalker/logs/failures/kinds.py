@@ -14,6 +14,7 @@ from pathlib import Path
 import orjson
 
 from trackwalker.job.yaml_files import read_yaml
+from trackwalker.logs.failures.structure import GUESSES
 from trackwalker.logs.scanning.disk_cache import kept
 
 FILE = Path(__file__).parents[1] / "kinds.yml"
@@ -136,6 +137,8 @@ def kind_of_cause(cause: str, text: str = "") -> str:
 
 def _spoken(text: str, hosts: Iterable[str] = ()) -> str:
     """A line without the fields that say only who wrote it, where and when, and without the names of hosts."""
+    if (guesses := GUESSES.search(text)) is not None:
+        text = text[: guesses.start()]
     for host in hosts:
         text = text.replace(host, " ")
     text = _ADDRESS.sub(" http ", _OPTIONS.sub("", text))

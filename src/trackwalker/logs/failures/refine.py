@@ -52,6 +52,7 @@ _PYTHON = re.compile(
     r"|StopIteration|Syntax|Overflow|FloatingPoint)Error\b|\.py\b|\bpython"
 )
 
+_ONE_PROCESS = re.compile(rb"\b(?:num_processes|process_count|world_size)[=:] ?1\b")
 _LIVED = re.compile(r"(?i)mistaken")  # who is called dead says it of himself
 
 _CHECKPOINT = re.compile(
@@ -351,8 +352,13 @@ def _heartbeat(group: Group, index: LogIndex) -> None:
     elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
         group.become("accused-silent", "the suspect logged nothing afterwards while the other ranks did")
         group.hosts = tuple(h for r in sorted(accused) if (h := index.facts.host_of(r)))
-    elif not index.facts.header and not exits:
+    elif not index.facts.header and not exits and not _alone(index):
         group.become("accused-died", "nothing in the log tells how the suspect ended, or that it lived")
+
+
+def _alone(index: LogIndex) -> bool:
+    """Whether the run had one process: then whoever is called dead is the one that says so."""
+    return index.scan is not None and _ONE_PROCESS.search(index.scan.front) is not None
 
 
 def _without_python(groups: list[Group], index: LogIndex) -> None:

@@ -29,6 +29,8 @@ _BY_WHOM = re.compile(
     r"(?i)\bby (?:the |a |its )?(?:user|owner|submitter|admin\w*|operator|uid|root|\d+)\b|\bscancel\b|\buser (?:\w+ )?(?:requested|asked|stopped|cancell?ed|terminated|killed|aborted)\b"  # noqa: E501
     r"|\b(?:request\w*|command) (?:received )?(?:of|from) (?:the )?(?:user|owner|submitter)\b|\bintentionally\b|\bvia \w*rm\b|^\s*\d+(?:[._]\w+)*\s.*\bCA(?:NCELLED)?\b|\b(?:Job)?State\W{1,3}CANCELLED"  # noqa: E501
 )
+_OF_PYTHON = re.compile(r"\.py:\d+: \w*Warning: ")
+_WELL, _SEVERAL = re.compile(r"^\W{0,2}I\d{4} |^.{0,60}\bINFO\b"), 3  # lines
 _SHARED = re.compile(rb"(?i)\bshm|shared[ _]memory|data_?loader|num_workers|/torch_|docker|ipc=")
 
 
@@ -52,14 +54,22 @@ def _only_warned(groups: list[Group], index: LogIndex) -> None:
     """A warning or advice is not why a program failed that went on after it, nor why one stands."""
     stands = any(g.tier == SLOWS and stood(g.first.text) for g in groups)
     failed = [g for g in groups if g.tier <= 4 and not _warned(g) and not _tells_an_end(g)]
+    lines = _lines(index)
     for group in groups:
         if not _warned(group):
             continue
         last = max(when(h, index) for h in group.hits)
-        if group.tier <= 3 and any(when(h, index) > last for g in failed for h in g.hits):
+        ends = [h.line for g in failed for h in g.hits if when(h, index) > last]
+        raised = any(g.has("exception") for g in failed) and all(_OF_PYTHON.search(h.text) for h in group.hits)
+        if group.tier <= 3 and ends and (raised or _went_on(lines[group.hits[-1].last_line : min(ends) - 1])):
             group.tier, group.why = 6, "it was a warning, and the program went on"
         elif group.tier == SLOWS and (stands or failed):
             group.tier, group.why = 8, "it is advice, and no reason to fail or to stand"
+
+
+def _went_on(between: list[str]) -> bool:
+    """Whether a program tells of several things that went well."""
+    return sum(1 for line in between if _WELL.search(line[:_LONG]) and not _complains(line)) >= _SEVERAL
 
 
 def _warned(group: Group) -> bool:

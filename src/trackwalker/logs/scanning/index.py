@@ -96,7 +96,7 @@ class LogIndex:
     def progress(self) -> list[int]:
         """The lines at the front and the end of the main log that tell of steps in whatever dialect."""
         scan = self.scan
-        if scan is None:
+        if scan is None or self.facts.launched:  # our own launcher's trainers are known
             return []
         ahead = [] if len(scan.tail) == scan.size else moves(scan.front)
         last = scan.lines - scan.tail.count(b"\n") + (0 if scan.ends_mid_line else 1)
