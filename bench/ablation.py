@@ -35,9 +35,8 @@ from trackwalker.logs.scanning.scan import Line
 
 ROOT = Path(__file__).parents[1]
 REAL = ROOT.parent / "shared" / "data" / "reallogs"
-GENERIC = (None, "healthy", "unclassified", "unknown-death", "python-exception")
+GENERIC = (None, "nothing", "healthy", "unclassified", "unknown-death", "python-exception")
 _LONGEST, _FEWEST = 1 << 16, 3  # bytes, lines
-_SEVERAL = 2
 
 
 @dataclass(frozen=True)
@@ -171,8 +170,9 @@ def rows(cases: list[Case]) -> Iterator[dict[str, Any]]:
             accept = case.accept or tuple(filter(None, (intact.cause,)))
             own = {intact.kind, *(kind_of_cause(c) for c in accept)} - {""}
             classes = case.classes or tuple(sorted(own))
+            said = replace(intact, cause=intact.cause or "nothing")
             row = {"source": case.source, "case": case.name, "accept": accept, "intact": intact.cause,
-                   "is": outcome(intact, accept, classes)}  # fmt: skip
+                   "is": outcome(said, accept, classes)}  # fmt: skip
             if row["is"] == "right" and intact.names and (gone := deciding(case.text, intact.signature)):
                 with without(gone):
                     left = ask(case.text, Path(scratch))
@@ -208,14 +208,19 @@ def main() -> int:
 
 
 def kept(folder: Path | None) -> list[Case]:
-    """The tests' texts, from where an earlier run kept them."""
+    """The tests' texts; from where an earlier run kept them, with what was said of them then as what is right."""
     if folder is not None and folder.is_dir():
-        return [Case("tests", path.read_text(), path.with_suffix(".log").read_bytes()) for path in sorted(folder.glob("*.name"))]
+        out = []
+        for path in sorted(folder.glob("*.json")):
+            told = json.loads(path.read_text())
+            out.append(Case("tests", told["name"], path.with_suffix(".log").read_bytes(), (told["said"] or "nothing",)))
+        return out
     found = list(tested())
     if folder is not None:
         folder.mkdir(parents=True)
         for number, case in enumerate(found):
-            (folder / f"{number:04d}.name").write_text(case.name)
+            said = ask(case.text, folder).cause
+            (folder / f"{number:04d}.json").write_text(json.dumps({"name": case.name, "said": said}))
             (folder / f"{number:04d}.log").write_bytes(case.text)
     return found
 

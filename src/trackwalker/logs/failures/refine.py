@@ -146,7 +146,7 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
         )  # what another command prints is no later
         if typed is not None and len(steps) and (steps.line > typed).any():
             continue
-        after = int((steps.line > last).sum()) if len(steps) else 0
+        after = int((steps.line > last).sum()) if len(steps) else _went_on(group, index, last)
         if completed or after >= STEPS_AFTER:
             group.tier, group.why = 8, "the run went on after it"
             continue
@@ -154,6 +154,15 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
             fatal = np.partition(steps.line, -STEPS_AFTER)[-STEPS_AFTER]
             late = [h for h in group.hits if h.last_line - index.earlier.get(h.file, 0) >= fatal]
             group.hits = [h if h.line - index.earlier.get(h.file, 0) >= fatal else _last(h) for h in late]
+
+
+def _went_on(group: Group, index: LogIndex, last: int) -> int:
+    """How often a trainer that nobody knows told of progress after what did not end a process by itself.
+
+    Whose bars they are is not told: only where one output stands alone and nothing was raised they are of the same run.
+    """
+    one = not (index.places.prompts or index.places.sections.lines or having([group], "exception", "traceback"))
+    return sum(line > last for line in index.progress) if one else 0
 
 
 def _last(hit: Hit) -> Hit:
