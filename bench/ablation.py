@@ -110,7 +110,7 @@ def deciding(text: bytes, signature: str) -> frozenset[int]:
 
 def tested() -> Iterator[Case]:
     """What the unit tests of logs give to triage."""
-    import pytest  # noqa: PLC0415 - only asked for here
+    import pytest
 
     texts: dict[bytes, str] = {}
     read = room.read_record
@@ -128,8 +128,8 @@ def tested() -> Iterator[Case]:
 
     room.read_record = reads  # type: ignore[assignment]
     try:
-        pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "-x", str(ROOT / "tests/unit/logs")],
-                    plugins=[Collects()])  # fmt: skip
+        quiet = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
+        pytest.main([*quiet, str(ROOT / "tests/unit/logs")], plugins=[Collects()])
     finally:
         room.read_record = read
     for text, name in texts.items():
@@ -150,7 +150,9 @@ def batch(folder: Path) -> Iterator[Case]:
     for answer in json.loads((folder / "answers.json").read_text(encoding="utf-8")):
         classes = tuple(c for c in (answer["class"], *answer.get("also_class", ())) if c)
         told = tuple(c for c in (answer["cause"], *answer.get("also", ())) if c)
-        yield Case(folder.name, answer["file"], (folder / answer["file"]).read_bytes(), told or ("unclassified",), classes)
+        yield Case(
+            folder.name, answer["file"], (folder / answer["file"]).read_bytes(), told or ("unclassified",), classes
+        )
 
 
 def outcome(said: Said, accept: tuple[str, ...], classes: tuple[str, ...]) -> str:

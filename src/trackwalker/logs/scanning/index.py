@@ -43,7 +43,7 @@ from trackwalker.logs.scanning.gathered import Hit as Hit
 from trackwalker.logs.scanning.gathered import Source as Source
 from trackwalker.logs.scanning.lines import Body, clean
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
-from trackwalker.logs.scanning.progress import moves
+from trackwalker.logs.scanning.progress import moved
 from trackwalker.logs.scanning.reader import MOST_TOLD, FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
 from trackwalker.logs.scanning.shares import Beside, read_beside
@@ -95,12 +95,7 @@ class LogIndex:
     @cached_property
     def progress(self) -> list[int]:
         """The lines at the front and the end of the main log that tell of steps in whatever dialect."""
-        scan = self.scan
-        if scan is None or self.facts.launched:  # our own launcher's trainers are known
-            return []
-        ahead = [] if len(scan.tail) == scan.size else moves(scan.front)
-        last = scan.lines - scan.tail.count(b"\n") + (0 if scan.ends_mid_line else 1)
-        return sorted({*ahead, *moves(scan.tail, max(last, 1))})
+        return [] if self.scan is None or self.facts.launched else moved(self.scan)  # our own trainers are known
 
     @property
     def worked(self) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from trackwalker.logs.scanning.scan import Scan
+
 _SHOWS = re.compile(
     rb"(?i)(?<!\d)(?:[1-9]\d?|100)%\|"  # a bar, as tqdm draws it, that has moved
     rb"|\b[1-9]\d*/(?:\d+|\?) \[\d[^\]\n]{0,80}\]"
@@ -16,11 +18,12 @@ _SHOWS = re.compile(
 )
 # A counter may stand in a setting as well: only several lines with one count on.
 _COUNTS = re.compile(
-    rb"(?i)\b(?:epochs?|iters?|iterations?|global_?steps?|steps?|episodes?|updates?)\b['\"]?\s{0,3}[=:#\[(-]{0,2}\s{0,6}\d+\b(?!\s*(?:gpus?|nodes?|ranks?|workers?)\b)"  # noqa: E501
+    rb"(?i)\b(?:epochs?|iters?|iterations?|global_?steps?|steps?|episodes?|updates?)\b['\"]?\s{0,3}[=:#\[(-]{0,2}\s{0,6}\d+\b(?!\s*(?:gpus?|nodes?|ranks?|workers?)\b)"
 )
 _SEVERAL = 2
 _TYPED = re.compile(
-    rb"^\s*(?:[\w.@-]+[:~][\w~/.-]*)?[$#] |--\w[\w-]*[ =]|\*\*\* (?:JOB|STEP)\b|\b(?:Namespace|Config)\(|Config param |\bsrun: |\| 0/\d"
+    rb"^\s*(?:[\w.@-]+[:~][\w~/.-]*)?[$#] |--\w[\w-]*[ =]"
+    rb"|\*\*\* (?:JOB|STEP)\b|\b(?:Namespace|Config)\(|Config param |\bsrun: |\| 0/\d"
 )
 # What is counted before training begins shows that a program ran, not that it trained.
 _BEFORE = re.compile(
@@ -40,3 +43,10 @@ def moves(text: bytes, first: int = 1) -> list[int]:
             continue
         (shows if shown else counts).append(number)
     return sorted([*shows, *counts]) if shows or len(counts) >= _SEVERAL else []
+
+
+def moved(scan: Scan) -> list[int]:
+    """The same of a file's front and end."""
+    ahead = [] if len(scan.tail) == scan.size else moves(scan.front)
+    first = scan.lines - scan.tail.count(b"\n") + (0 if scan.ends_mid_line else 1)
+    return sorted({*ahead, *moves(scan.tail, max(first, 1))})
