@@ -100,7 +100,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         codes = [e.code for e in index.facts.exits if e.code not in CANCELS]
         if codes and codes[0] in (139, 135):
             group.become("crash-code", f"exit code {codes[0]}")
-    never_worked = not index.worked and not index.facts.header
+    never_worked = not _worked(index) and not index.facts.header
     # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
     was_up = any(g.has("own-end") and kind_of_cause(g.cause) == "network" for g in groups)  # what goes down was up
     transfers = only(groups, "transfer") if never_worked and not was_up else None
@@ -156,6 +156,11 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
             group.hits = [h if h.line - index.earlier.get(h.file, 0) >= fatal else _last(h) for h in late]
 
 
+def _worked(index: LogIndex) -> bool:
+    """Whether anything tells that it trained, in steps that are known or in another dialect."""
+    return bool(len(index.steps) or index.places.counted or index.progress)
+
+
 def _went_on(group: Group, index: LogIndex, last: int) -> int:
     """How often a trainer that nobody knows told of progress after what did not end a process by itself.
 
@@ -177,7 +182,7 @@ def _late_start(groups: list[Group], index: LogIndex) -> None:
     for group in having(groups, "meeting"):
         if group.tier != 1:
             continue
-        if index.worked:
+        if _worked(index):
             group.become("training-began", "training had begun: it looks for one that is gone")
         elif any(at < when(group.first, index) for at in failed):
             group.tier = 3

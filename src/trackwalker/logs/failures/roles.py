@@ -265,9 +265,9 @@ def _kind(group: Group, hosts: set[str]) -> str:
     cause = (
         (group.was or hit.signature.cause) if group.cause == UNCLASSIFIED else group.cause
     )  # a class is what a symptom still tells
-    if group.has("meeting") and cause != hit.signature.cause:  # what it turned out to tell says less of it
-        if found := kind_of([hit.text], least=_MEANT, but="time"):
-            return found
+    turned = group.has("meeting") and cause != hit.signature.cause
+    if turned and (found := kind_of([hit.text], least=_MEANT, but="time")):
+        return found  # what it turned out to tell says less of it than its own words
     if not vague and (known := kind_of_cause(cause, hit.text) or kind_of_cause(cause, hit.last_text)):
         return known
     told = hit.told or read(Body(hit.text, hit.rank, None, False, None))
@@ -288,10 +288,9 @@ def _kind(group: Group, hosts: set[str]) -> str:
     if (signal or code or _NO_CODE.search(hit.text)) and found in ("", "scheduler", "data"):
         found = kind_of_end(signal, code or 1)  # who tells of an end says nothing of what it was about
     found = found or (kind_of_cause(group.cause) if group.cause != UNCLASSIFIED else "")
-    if found == "time":  # when is no place to search: where else its words lean, or else its program
-        elsewhere = kind_of(texts, told.about, told.exception, told.errno, hosts, _CLEAR, but="time")
-        return elsewhere or ("time" if group.has("exception") else "program")
-    return found
+    if found == "time" and group.has("exception"):  # when is no place to search: where else its words lean
+        return kind_of(texts, told.about, told.exception, told.errno, hosts, _CLEAR, but="time") or found
+    return "program" if found == "time" else found
 
 
 def _slurms(text: str) -> tuple[int | None, int | None]:

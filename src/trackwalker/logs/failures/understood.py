@@ -87,10 +87,12 @@ def _tells_an_end(group: Group) -> bool:
 def _behind_an_error(groups: list[Group], index: LogIndex) -> None:
     """A crash after an error that nobody here knows is how the process ended, not why."""
     unknown = next((g for g in groups if g.first.signature.unnamed and g.tier <= 4), None)
-    for crash in having(groups, "end-by-signal") if unknown is not None else ():
+    if unknown is None:
+        return
+    for crash in having(groups, "end-by-signal"):
         before = [h for h in unknown.hits if _strong(h) and crash.tier == 2 and _of_one(h, crash.first, index)]
-        if unknown is not None and before:
-            unknown.hits.sort(key=lambda h: h is not before[0])
+        if before:
+            unknown.hits[:] = [before[0], *(h for h in unknown.hits if h is not before[0])]
             unknown.tier = min(unknown.tier, 3)
             crash.tier, crash.why = 4, "it came after an error"
 

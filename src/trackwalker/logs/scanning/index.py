@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -35,6 +34,7 @@ from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, learn, telling
 from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import apart, beside, host_told, is_no_log, names_of, rank_of_log
+from trackwalker.logs.formats.beside import rank_files as rank_files
 from trackwalker.logs.formats.blocks import HEADS, section_hosts
 from trackwalker.logs.formats.nodelist import hosts_in
 from trackwalker.logs.scanning.gathered import END, MOST_ENDS, MOST_HITS, MOST_MORE, MOST_RANKS, Gathered
@@ -96,11 +96,6 @@ class LogIndex:
     def progress(self) -> list[int]:
         """The lines at the front and the end of the main log that tell of steps in whatever dialect."""
         return [] if self.scan is None or self.facts.launched else moved(self.scan)  # our own trainers are known
-
-    @property
-    def worked(self) -> bool:
-        """Whether anything tells that it trained, in steps that are known or in another dialect."""
-        return bool(len(self.steps) or self.places.counted or self.progress)
 
     @property
     def timed(self) -> bool:
@@ -340,11 +335,10 @@ class Gatherer:
     def result(self, scan: Scan) -> LogIndex:
         """The index, once every file was read; `scan` is the main log's."""
         index, facts, found = self._index, self._facts, self.gathered
-        index.scan = scan
         facts.size, facts.lines, facts.ends_mid_line = scan.size, scan.lines, scan.ends_mid_line
         facts.hosts = facts.hosts or hosts_in(facts.header)
         index.harmless = dict(sorted(found.harmless.items()))
-        index.last_task, index.files = found.last_task, found.files
+        index.scan, index.last_task, index.files = scan, found.last_task, found.files
         index.rank_hosts, index.places = found.rank_hosts, found.places
         index.size, index.lines, index.skipped = found.size, found.lines, found.skipped
         index.clocks_off = clocks_off(found.clocks, found.rank_hosts) if len(found.files) > 1 else {}
@@ -400,14 +394,3 @@ class Gatherer:
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
                     task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
             )  # fmt: skip
-
-
-_RANK_FILE = re.compile(r"^rank-(\d{1,6})\.log$")
-
-
-def rank_files(directory: Path | None) -> dict[int, Path]:
-    """The other ranks' logs of a Kubernetes job."""
-    if directory is None or not directory.is_dir():
-        return {}
-    found = {int(m[1]): p for p in directory.iterdir() if (m := _RANK_FILE.match(p.name)) and p.is_file()}
-    return dict(sorted(found.items()))

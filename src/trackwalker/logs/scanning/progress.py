@@ -34,7 +34,8 @@ _WORDS = (b"/", b"oss", b"tep", b"ter", b"poch", b"pisode", b"pdate", b"%|", b"O
 
 def moves(text: bytes, first: int = 1) -> list[int]:
     """The numbers of the lines that tell of progress in training; `first` is the number of the text's first line."""
-    shows, counts = [], []
+    shows: list[int] = []
+    counts: list[int] = []
     for number, line in enumerate(text.split(b"\n"), first):
         if not any(word in line for word in _WORDS):
             continue
