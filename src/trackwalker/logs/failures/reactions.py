@@ -56,7 +56,7 @@ _LAUNCHERS_END = re.compile(
     r"|^\s*(?:time|host|rank|exitcode|error_file|traceback|Process name|Exit code|class_name|actor_id|pid|namespace|ip)\s*: |^Trial \S+ errored|\btune_controller\.py|<NO_OTHER_FAILURES>|^Root Cause|^[\w/-]+(?:\.[\w/-]+)+ FAILED\W*$|ChildFailedError"
     # How a process ended, in its own or its library's last words.
     r"|^\W*(?:Fatal Python error: )?(?:Aborted|Killed|Terminated|Segmentation fault|Bus error|Illegal instruction)\W*(?:\(core dumped\))?\W*$|Process received signal|^\W*(?:Signal|Signal code|Failing at address): "
-    r"|^\W*Primary job |^a non-zero exit code|noticed that process rank|exited on signal|Sending process \d+ closing"
+    r"|: line \d+: +\d+ (?:Aborted|Killed|Terminated|Segmentation fault|Bus error|Hangup)\b|^\W*Primary job |^a non-zero exit code|noticed that process rank|exited on signal|Sending process \d+ closing"
 )
 
 

@@ -43,7 +43,6 @@ _TOO_LONG = re.compile(r"(?i)timed? ?out|stuck|hung|hang|deadlock|been waiting|n
 # A scheduler that says why it ends a job; without a reason it may only clean up behind a task that failed.
 _WITH_A_REASON = re.compile(r"(?i)DUE TO (?!.*FAIL)|preempt|time limit")
 _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
-_WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 _KUBERNETES = re.compile(
     r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|\.com/gpu|did not register"
@@ -56,6 +55,7 @@ _PYTHON = re.compile(
     r"|StopIteration|Syntax|Overflow|FloatingPoint)Error\b|\.py\b|\bpython"
 )
 
+_ONE_PROCESS = re.compile(rb"\b(?:num_processes|process_count|world_size)[=:] ?1\b")
 _LIVED = re.compile(r"(?i)mistaken")  # who is called dead says it of himself
 
 _CHECKPOINT = re.compile(
@@ -103,7 +103,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         codes = [e.code for e in index.facts.exits if e.code not in CANCELS]
         if codes and codes[0] in (139, 135):
             group.become("crash-code", f"exit code {codes[0]}")
-    never_worked = not len(index.steps) and not index.facts.header and not index.places.counted
+    never_worked = not _worked(index) and not index.facts.header
     # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
     was_up = any(g.has("own-end") and kind_of_cause(g.cause) == "network" for g in groups)  # what goes down was up
     transfers = only(groups, "transfer") if never_worked and not was_up else None
@@ -124,7 +124,6 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     _named_too_much(groups)
     beside_what_is_shown(groups, index)
     _without_python(groups, index)
-    _only_warned(groups, index)
     if index.places.unlimited:
         for group in having(groups, "locked-memory"):
             group.become("limit-lifted", "registering memory failed, though the log shows no limit of locked memory")
@@ -150,7 +149,7 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
         )  # what another command prints is no later
         if typed is not None and len(steps) and (steps.line > typed).any():
             continue
-        after = int((steps.line > last).sum()) if len(steps) else 0
+        after = int((steps.line > last).sum()) if len(steps) else _went_on(group, index, last)
         if completed or after >= STEPS_AFTER:
             group.tier, group.why = 8, "the run went on after it"
             continue
@@ -165,6 +164,20 @@ def _before(request: Hit, hit: Hit, index: LogIndex) -> bool:
     return _AGE_FIRST.match(request.text) is not None or when(request, index) < when(hit, index)
 
 
+def _worked(index: LogIndex) -> bool:
+    """Whether anything tells that it trained, in steps that are known or in another dialect."""
+    return bool(len(index.steps) or index.places.counted or index.progress)
+
+
+def _went_on(group: Group, index: LogIndex, last: int) -> int:
+    """How often a trainer that nobody knows told of progress after what did not end a process by itself.
+
+    Whose bars they are is not told: only where one output stands alone and nothing was raised they are of the same run.
+    """
+    one = not (index.places.prompts or index.places.sections.lines or having([group], "exception", "traceback"))
+    return sum(line > last for line in index.progress) if one else 0
+
+
 def _last(hit: Hit) -> Hit:
     """Of what was said early and again at the end, the end counts."""
     return replace(hit, line=hit.last_line, text=hit.last_text.strip() or hit.text)
@@ -177,7 +190,7 @@ def _late_start(groups: list[Group], index: LogIndex) -> None:
     for group in having(groups, "meeting"):
         if group.tier != 1:
             continue
-        if len(index.steps) or index.places.counted:
+        if _worked(index):
             group.become("training-began", "training had begun: it looks for one that is gone")
         elif any(at < when(group.first, index) for at in failed):
             group.tier = 3
@@ -361,20 +374,13 @@ def _heartbeat(group: Group, index: LogIndex) -> None:
     elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
         group.become("accused-silent", "the suspect logged nothing afterwards while the other ranks did")
         group.hosts = tuple(h for r in sorted(accused) if (h := index.facts.host_of(r)))
-    elif not index.facts.header and not exits:
+    elif not index.facts.header and not exits and not _alone(index):
         group.become("accused-died", "nothing in the log tells how the suspect ended, or that it lived")
 
 
-def _only_warned(groups: list[Group], index: LogIndex) -> None:
-    """What Python only warned of did not end a program that raised something afterwards."""
-    raised = [when(h, index) for g in having(groups, "exception") for h in g.hits if not _WARNING.search(h.text)]
-    for group in groups:
-        if (
-            group.tier <= 3
-            and all(_WARNING.search(text) for h in group.hits for text in (h.text, *h.more))
-            and any(at > when(group.hits[-1], index) for at in raised)
-        ):
-            group.tier, group.why = 6, "it was a warning, and the program went on"
+def _alone(index: LogIndex) -> bool:
+    """Whether the run had one process: then whoever is called dead is the one that says so."""
+    return index.scan is not None and _ONE_PROCESS.search(index.scan.front) is not None
 
 
 def _without_python(groups: list[Group], index: LogIndex) -> None:
