@@ -154,7 +154,7 @@ def test_what_a_program_says_of_its_start_is_no_last_word(tmp_path: Path) -> Non
     assert "initialized" not in found.text
 
 
-STEPPING = "".join(f"step {i} | loss 2.5 | step_time 5.0s | tokens/s/gpu 943\n" for i in range(500, 560, 5))
+STEPPING = "".join(f"iter {i}: loss 2.5089, time 547.93ms, mfu 41.37%\n" for i in range(500, 560, 5))
 EVENT = "40s   Normal    Preempted   pod/w-2   Preempted by pod 5c0e4f4e on node spot-h100-2\n"
 ASKED = {
     "an exception that the signal raised": (

@@ -30,6 +30,10 @@ _BY_WHOM = re.compile(
     r"|\b(?:request\w*|command) (?:received )?(?:of|from) (?:the )?(?:user|owner|submitter)\b|\bintentionally\b|\bvia \w*rm\b|^\s*\d+(?:[._]\w+)*\s.*\bCA(?:NCELLED)?\b|\b(?:Job)?State\W{1,3}CANCELLED"  # noqa: E501
 )
 _OF_PYTHON = re.compile(r"\.py:\d+: \w*Warning: ")
+# What a launcher and a program print as they are asked to end is no complaint from before.
+_OF_THE_END = re.compile(
+    r"torch/distributed/elastic/|\bSIG(?:TERM|HUP|INT)\b|death signal|^Traceback |^\s+File \"|^\s{4}"
+)
 _WELL, _SEVERAL = re.compile(r"^\W{0,2}I\d{4} |^.{0,60}\bINFO\b"), 3  # lines
 _SHARED = re.compile(rb"(?i)\bshm|shared[ _]memory|data_?loader|num_workers|/torch_|docker|ipc=")
 
@@ -129,7 +133,8 @@ def _well_until(end: Group, groups: list[Group], index: LogIndex) -> None:
     steps = index.steps.line[index.steps.line < asked.line]
     last = max(last or 0, int(steps.max()) if len(steps) else 0) or None
     between = lines[last : asked.line - 1] if last is not None and lines else []
-    calm = last is not None and asked.line - last <= _AGES and not any(_complains(line) for line in between)
+    complained = any(_complains(line) and not _OF_THE_END.search(line) for line in between)
+    calm = last is not None and asked.line - last <= _AGES and not complained
     if calm and not before and not _looked_at(lines):
         return
     end.become("not-well-before", "somebody asked it to end; nothing shows that it was well until then")
