@@ -11,6 +11,7 @@ import numpy as np
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.detect import SHORTEST_WINDOW_S, answered, detect, windows_of
 from trackwalker.diagnose.causes.evidence import EvidenceBook, span_words, statement, told
+from trackwalker.diagnose.causes.logcause import only_waits, theirs_alone
 from trackwalker.diagnose.causes.playbook import Playbook, Test
 from trackwalker.diagnose.causes.states import states
 from trackwalker.diagnose.deviations import hardware  # noqa: F401  (it adds questions to FACTS)
@@ -330,7 +331,8 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     wrote = {h for f in ([lead] if lead.local else alike) for h in f.hosts}  # a line that tells whose it is decides
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
-    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=lead.local, log_role=role, words=lead.text,
+    words = next((f.text for f in mine if not only_waits(f)), lead.text)
+    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=theirs_alone(mine), log_role=role, words=words,
                       wrote={h for f in mine for h in f.hosts})  # fmt: skip
 
 
