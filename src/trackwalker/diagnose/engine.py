@@ -226,13 +226,14 @@ def _cause(
     magnitude = _magnitude(speed) if role == "root" and slow else None
     evidence = examination.evidence + (speed.evidence if slow and role in ("root", "contributing") else [])
     step = case.timeline.step_at(onset) if case.timeline is not None and onset is not None else None
+    blames = examination.playbook.outcome != "expected"  # of what is as it should be, nobody is the culprit
     return Cause(
         cause=examination.playbook.id,
         role=role,
         confidence=0.0,  # weighed when the whole verdict is there
-        hosts=examination.hosts,
-        gpus=sorted(map(case.topology.gpu_name, examination.gpus)),
-        devices=examination.devices,
+        hosts=examination.hosts if blames else [],
+        gpus=sorted(map(case.topology.gpu_name, examination.gpus)) if blames else [],
+        devices=examination.devices if blames else [],
         onset=Onset(time=utc(onset), step=step, uncertainty_s=_uncertainty(case)) if onset is not None else None,
         magnitude=magnitude,
         evidence=list(dict.fromkeys(evidence)),

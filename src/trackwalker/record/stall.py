@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trackwalker.logs.facts import LogFacts
-from trackwalker.record.masks import Masks, save_period
+from trackwalker.record.masks import Masks, save_period, stands_for
 from trackwalker.record.steps import EVENT_LAG_S, Floats
 from trackwalker.record.timeline import Timeline
 from trackwalker.stats.medians import quantile
@@ -81,10 +81,15 @@ def limit_of(timeline: Timeline, masks: Masks, facts: LogFacts) -> float:
 
 def pauses_due(timeline: Timeline, facts: LogFacts) -> list[str]:
     """Whether the run stands where a save or an evaluation is due: devices rest there, too."""
-    last = int(timeline.steps[-1])
-    told = (("checkpoint", save_period(facts)), ("eval", facts.number("eval_interval")))
-    # A step is told of when the next one or two have begun.
-    return [r for r, p in told if p and p > 1 and any((last + ahead) % p == 0 for ahead in (-1, 0, 1, 2))]
+    last, saves = int(timeline.steps[-1]), sorted(facts.saves)
+    period, since = save_period(facts), 0
+    if period is None and len(saves) > 1:  # no setting tells how often it saves: its saves do, where they keep time
+        period, since = int(np.min(np.diff(saves))), saves[-1]
+        period = None if (np.diff(saves) % period).any() else period
+    told = (("checkpoint", period, since), ("eval", facts.number("eval_interval"), 0))
+    # A step is told of when the next one or two have begun, and stands for those before it that nobody told of.
+    ahead = range(-1, int(stands_for(timeline.steps)[-1]) + 2)
+    return [r for r, p, first in told if p and p > 1 and any((last + n - first) % p == 0 for n in ahead)]
 
 
 def find_stall(

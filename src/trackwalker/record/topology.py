@@ -130,12 +130,18 @@ def make_topology(
 ) -> Topology:
     """The topology by the run's record, else by the hosts the log names; the recording says which rank has which GPU.
 
-    `rank_info` and `gpu_rank_info` are the labels of `hw_rank_info` and `hw_gpu_rank_info`.
+    `rank_info` and `gpu_rank_info` are the labels of `hw_rank_info` and `hw_gpu_rank_info`. A lane is a host where the
+    run calls it one: where it knows the machine alone, a rank's place is its machine, whatever its series are labelled.
     """
+    known = frozenset(hosts := list(hosts))
     seats = {seat.rank: Seat(seat.rank, seat.host, seat.node) for seat in ranks}
     if not seats:
-        told = [(_number(x), x) for x in rank_info if "host" in x]
-        seats = {rank: Seat(rank, x["host"], x.get("node") or x["host"]) for rank, x in told if rank is not None}
+        told = [(_number(x), x["host"], x.get("node") or x["host"]) for x in rank_info if "host" in x]
+        seats = {
+            rank: Seat(rank, node if node in known and host not in known else host, node)
+            for rank, host, node in told
+            if rank is not None
+        }
     if not seats:
         seats = {rank: Seat(rank, host, host) for rank, host in enumerate(hosts)}
     owners: dict[tuple[str, str], set[int]] = {}

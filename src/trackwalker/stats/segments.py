@@ -330,7 +330,7 @@ def _strong_cuts(cuts: list[int], strength: Callable[[int, int, int], float], en
     return cuts
 
 
-_BLOCKS = 12
+_BLOCKS, _FEWEST_STAIRS = 12, 5  # four steps between them: one that is out of line is a quarter
 _RISING = 0.75  # of the steps from block to block: what grows all along grows nearly everywhere
 _SURE_OF_A_TREND = 4.0  # standard errors
 _STILL = 0.3  # of the usual pace, in the last quarter: what fills up and then stays is no leak
@@ -351,17 +351,18 @@ class Trend:
         return max(0.0, limit - self.level - self.peak) / self.slope
 
 
-def steady_rise(times: Floats, values: Floats) -> Trend | None:
+def steady_rise(times: Floats, values: Floats, stairs: int = _BLOCKS) -> Trend | None:
     """The trend of a series that rises all along; None for one that jumps, fills up and stays, or only wanders.
 
     Medians of blocks, so that saves and single samples do not count; the median of their steps, so that a copy that
-    is kept after the first save is one step of many.
+    is kept after the first save is one step of many. What rises by `stairs`, as with each save, has no more blocks.
     """
+    blocks = min(max(stairs, _FEWEST_STAIRS), _BLOCKS)
     known = np.isfinite(values)
     times, values = times[known], values[known]
-    if len(values) < 2 * _BLOCKS:
+    if len(values) < 2 * blocks:
         return None
-    parts = np.array_split(np.arange(len(values)), _BLOCKS)
+    parts = np.array_split(np.arange(len(values)), blocks)
     levels = np.array([median(values[p]) for p in parts])
     centres = np.array([float(np.mean(times[p])) for p in parts])
     pace = np.diff(levels) / np.diff(centres)
@@ -371,6 +372,6 @@ def steady_rise(times: Floats, values: Floats) -> Trend | None:
     if slope <= 0 or slope < _SURE_OF_A_TREND * error or not lasting:
         return None
     level = float(levels[-1])
-    late = np.concatenate(parts[-_BLOCKS // 4 :])
+    late = np.concatenate(parts[-blocks // 4 :])
     above = values[late] - (level + slope * (times[late] - centres[-1]))
     return Trend(slope, float(error), level, float(level - levels[0]), max(0.0, float(above.max())))

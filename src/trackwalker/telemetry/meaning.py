@@ -78,13 +78,13 @@ class Place:
 
 
 @cache
-def meaning_of(metric: str) -> Meaning:
-    """What the catalogue says of a metric; what it does not say, the name does."""
-    told, name = _told(metric), metric
+def meaning_of(metric: str, aspect: tuple[tuple[str, str], ...] = ()) -> Meaning:
+    """What the catalogue says of a metric, or of its series with these labels; what it does not say, the name does."""
+    told, name = _told(metric, aspect), metric
     # Of an exporter that a map knows: what its metric is called here.
     rule = None if told else next((r for r in load_maps().rules if r.name == metric and not r.derive), None)
     if rule is not None:
-        told, name = {k: v for k, v in _told(rule.to).items() if k != "unit" or rule.scale == 1.0}, rule.to
+        told, name = {k: v for k, v in _told(rule.to, aspect).items() if k != "unit" or rule.scale == 1.0}, rule.to
     kind, layer, bad = _by_name(name)
     return Meaning(
         metric=metric,
@@ -97,8 +97,9 @@ def meaning_of(metric: str) -> Meaning:
     )
 
 
-def _told(metric: str) -> Mapping[str, str]:
-    return next((m for m in _catalogue()["metrics"] if fnmatchcase(metric, m["match"])), {})
+def _told(metric: str, aspect: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    fit = (m for m in _catalogue()["metrics"] if fnmatchcase(metric, m["match"]))
+    return next((m for m in fit if m.get("where", {}).items() <= dict(aspect).items()), {})
 
 
 def place_of(labels: Labels) -> Place:

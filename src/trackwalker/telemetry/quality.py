@@ -15,7 +15,11 @@ from trackwalker.telemetry.store import Telemetry
 _GHOST_WINDOW_S = 600
 _GHOST_SAMPLES = 10
 _GHOST_LEAST_S, _GHOST_SHARE = 180, 0.15  # of a short run
+# No scrape takes exactly as long as the one before, and a kernel that runs switches between tasks all the time.
+_NEVER_STILL = ("hw_scrape_duration_seconds", "hw_context_switches_total")
 _MOVING = "hw_gpu_power_watts"
+_CARD = ("hw_gpu_utilization_percent", _MOVING, "hw_gpu_temperature_celsius", "hw_gpu_clock_mhz")
+_BUSY = 50  # per cent of the time
 _GAP_S = 600
 _AWAY_S, _AWAY_SHARE = 300.0, 0.05  # Prometheus looks back 5 minutes: what is longer, no graph bridges; of the run
 _HOLE = 3.0  # times the host's usual interval
@@ -67,24 +71,35 @@ def _coverage(telemetry: Telemetry, hosts: list[str], begin: float, end: float) 
 
 
 def _ghosts(telemetry: Telemetry, hosts: list[str], begin: float, at: float) -> Check:
-    """A stuck exporter repeats its last values with fresh times; a real scrape never takes exactly as long twice."""
-    metric = "hw_scrape_duration_seconds"
-    if metric not in telemetry.metrics():
-        return Check("ghost-data", True, (), f"not checked: {metric} was not collected")
-    looks = [(_GHOST_WINDOW_S, "")]
+    """A stuck exporter, or a stuck part of it, repeats its last values with fresh times."""
+    known = telemetry.metrics()
+    looks = [(_GHOST_WINDOW_S, _still(m, _GHOST_WINDOW_S)) for m in _NEVER_STILL if m in known]
+    if known.issuperset(_CARD):
+        # A card that works has a power, a heat and a clock that move; what it shows when it stops is an idle card's.
+        still = " * on (host) ".join(_still(m, _GHOST_WINDOW_S) for m in _CARD)
+        busy = f"(avg by (host) (avg_over_time({_CARD[0]}[{_GHOST_WINDOW_S}s])) > bool {_BUSY})"
+        looks.append((_GHOST_WINDOW_S, f"{still} * on (host) {busy}"))
     short = max(_GHOST_LEAST_S, round(_GHOST_SHARE * (at - begin)))
-    if short < _GHOST_WINDOW_S and _MOVING in telemetry.metrics():
+    if short < _GHOST_WINDOW_S and {_NEVER_STILL[0], _MOVING} <= known:
         # Of a run of minutes ten minutes are all: there a part of it counts, where no card's power moves either.
-        looks.append((short, f" * on (host) (max by (host) (changes({_MOVING}[{short}s])) == bool 0)"))
-    for seconds, besides in looks:
-        window = f"[{seconds}s]"
-        still = f"(changes({metric}{window}) == bool 0) * (count_over_time({metric}{window}) >= bool {_GHOST_SAMPLES})"
-        query = ghost_query(f"max by (host) ({still}){besides}" if besides else still, begin, at, seconds)
+        besides = f" * on (host) (max by (host) (changes({_MOVING}[{short}s])) == bool 0)"
+        looks.append((short, _still(_NEVER_STILL[0], short) + besides))
+    for seconds, still in looks:
+        query = ghost_query(still, begin, at, seconds)
         shares = telemetry.by_host(query, at)
         if frozen := tuple(sorted(h for h, n in shares.items() if n > 0 and (not hosts or h in hosts))):
             says = f"{', '.join(frozen)}: the exporter repeated the same values for {seconds} s or more"
             return Check("ghost-data", False, frozen, says, query)
+    if not looks:
+        return Check("ghost-data", True, (), "not checked: nothing that always moves was collected")
     return Check("ghost-data", True, (), "", query)
+
+
+def _still(metric: str, seconds: int) -> str:
+    """Whether nothing of a metric moved on a host in so many seconds, though it was asked often enough."""
+    window = f"[{seconds}s]"
+    moved, asked = f"max by (host) (changes({metric}{window}))", f"max by (host) (count_over_time({metric}{window}))"
+    return f"({moved} == bool 0) * on (host) ({asked} >= bool {_GHOST_SAMPLES})"
 
 
 def ghost_query(still: str, begin: float, end: float, window: int = _GHOST_WINDOW_S) -> str:

@@ -158,6 +158,16 @@ def test_what_clears_one_host_leaves_the_others_accused() -> None:
     assert capped.state == "refuted"
 
 
+def test_what_clears_one_card_leaves_its_siblings_and_so_their_host_accused() -> None:
+    capped = cause("gpu-power-cap", "h1 h2", {0})
+    capped.fired[0].gpus = {"h1/0", "h1/1", "h2/0"}
+    room = Question(id="room", role="refute", query="q", label="gpu", detector="hot", metrics=["m"], says="s")
+    capped.results.append(Result(room, True, ["e2"], {"h1", "h2"}, spans={0}, gpus={"h1/1", "h2/0"}))
+    assert (capped.state, capped.hosts) == ("found", ["h1"])
+    capped.results[-1].gpus |= {"h1/0"}
+    assert capped.state == "refuted"
+
+
 def test_a_measured_wait_is_booked_before_an_upper_bound_that_cannot_bring_it_about() -> None:
     def shares(data: str, cpu: str) -> list[tuple[str, float]]:
         late, starved = (account(n, 0.7, h).bookings[0] for n, h in (("input-stall", data), ("cpu-contention", cpu)))

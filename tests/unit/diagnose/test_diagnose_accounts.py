@@ -77,6 +77,34 @@ def slowed(waits: dict[str, dict[str, Any]], slow: float = 2.0) -> tuple[Case, S
     return case, replace(symptoms, accounts=book_losses(case, symptoms))
 
 
+def test_a_save_is_cut_out_of_a_stretch_whose_rows_tell_of_several_steps() -> None:
+    step = np.arange(5, 401, 5)
+    took = np.where(step > 200, 7.0, 5.0) + np.where(step == 305, 60.0, 0.0)  # in rows of five
+    ends = 1000.0 + np.cumsum(took)
+    timeline = Timeline(step, ends, took / 5, np.full(len(step), np.nan), True, "job.log")
+    case = Case(
+        Job("1", None, None),
+        LogFacts(Path("job.log"), saves={300}),
+        None,
+        [],
+        None,
+        timeline,
+        ["h1"],
+        900.0,
+        None,
+        False,
+    )
+    saved = float(ends[60])  # a counter tells of a save when it is over
+    stood = lambda t: 6.0 if saved - 10.0 < t <= saved else 0.0  # noqa: E731
+    case.telemetry = Recording({"ckpt_blocking_seconds_total": {"h1": stood}})  # type: ignore[assignment]
+    phases = (
+        Phase(5, 200, 1000.0, float(ends[39]), 1.0, False),
+        Phase(205, 400, float(ends[39]), float(ends[-1]), 1.4, True),
+    )
+    (account,) = book_losses(case, Symptoms(frozenset({"slow"}), phases=phases))
+    assert account.shares["unaccounted"] == 1.0
+
+
 def after(change: float, before: float, then: float) -> Any:
     return lambda t: then if t > change else before
 

@@ -119,9 +119,13 @@ def test_memory_that_fills_before_the_first_step_is_not_judged(tmp_path: Path) -
     assert memory_grows(case, loading, EvidenceBook()).fired is None
 
 
-@pytest.mark.parametrize(("steps", "told"), [(2000, True), (130, False)])
-def test_a_disk_that_is_full_before_the_run_is_done(tmp_path: Path, steps: int, told: bool) -> None:
-    free = lambda t: 100 * GB - 4e6 * (t - 1000.0) + 1e7 * np.sin(t)  # noqa: E731
+@pytest.mark.parametrize(
+    ("steps", "pace", "told"),
+    [(2000, 8e6, True), (130, 8e6, False), (2000, 4e6, False)],
+    ids=["before the end", "after it", "later than two hours of data tell of"],
+)
+def test_a_disk_that_is_full_before_the_run_is_done(tmp_path: Path, steps: int, pace: float, told: bool) -> None:
+    free = lambda t: 100 * GB - pace * (t - 1000.0) + 1e7 * np.sin(t)  # noqa: E731
     case, symptoms = case_of(tmp_path, Memory({"a": free}, metric="hw_fs_free_bytes"), steps)
     assert disk_fills(case, symptoms, EvidenceBook()).fired is told
 

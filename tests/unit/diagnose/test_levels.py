@@ -52,6 +52,11 @@ def test_errors_are_odd_where_they_are_many_enough_to_cost_something_and_on_nobo
     assert odd("hw_net_rx_errors_total", [30.0] * 7 + [300.0]) == []
 
 
+def test_bytes_that_were_sent_again_are_as_many_errors_as_packets_they_fill() -> None:
+    assert odd("hw_rdma_tx_retx_bytes_total", [0.0] * 7 + [102.4]) == []
+    assert odd("hw_rdma_tx_retx_bytes_total", [0.0] * 7 + [4e5]) == ["n7"]
+
+
 def test_an_unknown_level_is_odd_far_outside_the_range_of_all_others() -> None:
     others = [3395.0, 3401.0, 3400.0, 3398.0, 3404.0, 3399.0, 3402.0]
     assert odd("cpu_frequency_mhz", [*others, 1900.0]) == ["n7"]

@@ -29,6 +29,19 @@ def test_a_save_between_two_steps_counts_for_what_a_silence_at_the_next_one_may_
     assert (limit_of(timeline, masks(step, seconds, facts), facts) > 190.0) == patient
 
 
+@pytest.mark.parametrize(("last", "patient"), [(440, True), (425, False)])
+def test_saves_that_keep_time_tell_when_the_next_one_is_due_where_no_setting_does(last: int, patient: bool) -> None:
+    facts = LogFacts(Path("job.log"), saves={110, 220, 330})
+    step = np.arange(5, last + 1, 5)  # a row for every fifth step
+    seconds = np.full(len(step), 8.0)
+    between = np.where(np.isin(step, [115, 225, 335]), 240.0, 0.0)
+    timeline = Timeline(step, np.cumsum(5 * seconds + between), seconds, np.full(len(step), np.nan), True, "job.log")
+    assert pauses_due(timeline, facts) == (["checkpoint"] if patient else [])
+    assert (limit_of(timeline, masks(step, seconds, facts), facts) > 240.0) == patient
+    facts.saves = {110, 200, 330}
+    assert pauses_due(timeline, facts) == [], "they keep no time"
+
+
 @pytest.mark.parametrize(
     ("end", "said"),
     [

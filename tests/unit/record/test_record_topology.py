@@ -80,6 +80,13 @@ def test_without_a_record_the_recording_tells_or_the_log_s_hosts_do() -> None:
     assert make_topology([], ["a", "b"], [], []).seats == (Seat(0, "a", "a"), Seat(1, "b", "b"))
 
 
+def test_a_lane_is_a_host_only_where_the_run_calls_it_one() -> None:
+    info = [{"host": f"n{r}-r{r}", "rank": str(r), "node": f"n{r}"} for r in range(2)]
+    told = make_topology([], ["n0", "n1"], info, [])
+    assert (told.seats, told.machines) == ((Seat(0, "n0", "n0"), Seat(1, "n1", "n1")), ())
+    assert told.gpu_name("n1/3") == "n1/3"
+
+
 def place(host: str, gpu: str | None = None, device: str | None = None) -> Place:
     return Place(host, gpu, device, None, ())
 

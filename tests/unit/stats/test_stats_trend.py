@@ -54,3 +54,11 @@ def test_gaps_are_left_out_and_a_handful_of_samples_says_nothing() -> None:
     values[::3] = np.nan
     assert steady_rise(TIMES, values) is not None
     assert steady_rise(TIMES[:10], values[:10]) is None
+
+
+def test_what_rises_with_each_save_is_seen_through_as_many_blocks() -> None:
+    stairs = 1e12 * np.floor((TIMES + 500.0) / 1080.0) + NOISE  # seven saves
+    assert steady_rise(TIMES, stairs) is None
+    trend = steady_rise(TIMES, stairs, 7)
+    assert trend is not None
+    assert trend.slope == pytest.approx(1e12 / 1080.0, rel=0.1)

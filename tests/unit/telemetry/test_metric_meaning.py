@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trackwalker.diagnose.causes.states import graph
+from trackwalker.job.yaml_files import shipped
 from trackwalker.telemetry.meaning import meaning_of, place_of
 
 ROOT = Path(__file__).parents[3]
@@ -22,8 +23,17 @@ def test_every_collected_metric_is_catalogued_as_what_its_collector_declares() -
     assert counting == {metric for metric, kind in DECLARED.items() if kind == "counter"}
 
 
+def test_a_label_can_say_that_a_series_tells_the_opposite_of_its_siblings() -> None:
+    idle, hot = (meaning_of("hw_gpu_throttle_active", (("reason", r),)) for r in ("gpu_idle", "hw_thermal"))
+    assert (idle.quantity, idle.bad, hot.quantity, hot.bad) == ("gpu-idle", "none", "gpu-throttle", "up")
+    modes = ("idle", "iowait", "steal", "user")
+    told = [meaning_of("hw_node_cpu_seconds_total", (("mode", m),)).quantity for m in modes]
+    assert told == ["cpu-idle", "io-wait", "cpu-taken", "cpu-use"]
+
+
 def test_the_causal_graph_and_the_catalogue_speak_of_the_same_quantities() -> None:
     known = {meaning_of(m).quantity for m in DECLARED} | {"cpu-taken", "peer-wait"}  # of virtual machines, of plugins
+    known |= {m["quantity"] for m in shipped("telemetry", "metrics.yml")["metrics"] if "where" in m}
     arrows = graph()
     named = {*arrows.here, *arrows.there, *arrows.waiting, *arrows.shared, *arrows.never_the_reason}
     named |= {q for effects in (*arrows.here.values(), *arrows.there.values()) for q in effects}

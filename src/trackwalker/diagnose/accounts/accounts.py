@@ -295,7 +295,8 @@ def _calm(case: Case, first: int, last: int) -> tuple[Span, float, int] | None:
     if timeline is None or len(inside) < 2:
         return None
     saved = save_steps(case)
-    cut = [int(i) for i in inside if {int(timeline.steps[i]), int(timeline.steps[i]) - 1} & saved]
+    held = holds(timeline.steps, saved) | holds(timeline.steps, saved, 1)  # where a row tells of several steps, too
+    cut = [int(i) for i in inside if held[i]]
     edges = [int(inside[0]) - 1, *cut, int(inside[-1]) + 1]
     begin, end = max(pairwise(edges), key=lambda e: e[1] - e[0])
     span, steps = _stretch(timeline, begin + 1, end - 1), len(inside) - len(cut)

@@ -11,6 +11,7 @@ import numpy as np
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.detect import SHORTEST_WINDOW_S, answered, detect, windows_of
 from trackwalker.diagnose.causes.evidence import EvidenceBook, span_words, statement, told
+from trackwalker.diagnose.causes.logcause import only_waits, theirs_alone
 from trackwalker.diagnose.causes.playbook import Playbook, Test
 from trackwalker.diagnose.causes.states import states
 from trackwalker.diagnose.deviations import hardware  # noqa: F401  (it adds questions to FACTS)
@@ -96,9 +97,10 @@ class Examination:
 
     def _refuting(self, result: TestResult) -> TestResult | None:
         """A test that refutes, for the phases in which it clears everybody accused there."""
+        free = self._free(result)
         if not result.hosts or result.spans is None or self._claimed is None:
-            return result if not result.hosts or self._accused <= result.hosts else None
-        whole = {i for i in result.spans if self._accused_in(i) <= result.hosts_by_span.get(i, result.hosts)}
+            return result if not result.hosts or self._accused <= free else None
+        whole = {i for i in result.spans if self._accused_in(i) <= free & result.hosts_by_span.get(i, free)}
         return replace(result, spans=whole) if whole else None
 
     def _accused_in(self, phase: int) -> set[str]:
@@ -189,8 +191,13 @@ class Examination:
     def hosts(self) -> list[str]:
         """The culprits: named by tests that accuse, and by those that narrow the circle; less whom a test refutes."""
         against = [r for r in self.results if r.test.role == "refute" and r.fired]
-        cleared = {h for h in self._accused if any(h in r.hosts and self._clears(r, h) for r in against)}
+        cleared = {h for h in self._accused if any(h in self._free(r) and self._clears(r, h) for r in against)}
         return sorted(self._narrow(self._accused - cleared or self._accused))
+
+    def _free(self, result: TestResult) -> set[str]:
+        """The hosts that a test clears; one of cards clears a host where it clears each accused card there."""
+        cards = set().union(*(r.gpus for r in self.fired if r.accuses)) if result.gpus else set()
+        return result.hosts - {g.rsplit("/", 1)[0] for g in cards - result.gpus}
 
     def _clears(self, result: TestResult, host: str) -> bool:
         """Whether a test that refutes clears a host in every phase in which it is accused."""
@@ -316,7 +323,8 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     wrote = {h for f in ([lead] if lead.local else alike) for h in f.hosts}  # a line that tells whose it is decides
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
-    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=lead.local, log_role=role, words=lead.text,
+    words = next((f.text for f in mine if not only_waits(f)), lead.text)
+    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=theirs_alone(mine), log_role=role, words=words,
                       wrote={h for f in mine for h in f.hosts})  # fmt: skip
 
 

@@ -23,16 +23,29 @@ def playbooks_for(findings: list[Finding], books: list[Playbook], asked: set[str
     for finding in findings:
         if finding.cause not in asked and finding.cause not in out and finding.text:
             state = shipped.get(finding.cause) or states().of_log(finding.id, finding.cause)
-            out[finding.cause] = _playbook(finding, state)
+            mine = [f for f in findings if f.cause == finding.cause and f.text]
+            spoke = [f for f in mine if not only_waits(f)]  # what was waited for, and then failed, has failed
+            own = any(state == states().of_log(f.id) for f in spoke)
+            acts = (state if own else NAMED_ERROR) if spoke else WAIT_TOLD
+            out[finding.cause] = _playbook(finding, state if spoke else WAIT_TOLD, acts, theirs_alone(mine))
     return list(out.values())
 
 
-def _playbook(finding: Finding, state: str) -> Playbook:
+def only_waits(finding: Finding) -> bool:
+    """Whether a line tells where somebody stands and waits: who was asked has not failed."""
+    return finding.id in WAITS or _STOOD in finding.text
+
+
+def theirs_alone(findings: list[Finding]) -> bool:
+    """Whether a cause is the own one of the hosts that its first line tells of: no other host says the same."""
+    return findings[0].local and all(set(f.hosts) <= set(findings[0].hosts) for f in findings)
+
+
+def _playbook(finding: Finding, state: str, acts_as: str, local: bool) -> Playbook:
     told = about(finding.cause)
     if told is None:
         raise ValueError(f"the log names a cause that has no file: {finding.cause}")
-    blames = finding.local or told.about_host
-    wait = finding.id in WAITS or _STOOD in finding.text  # who shows where it stands was asked, and has not failed
+    blames = local or told.about_host
     where = " on {hosts}" if blames and finding.hosts else ""
     caveat = f" This does not prove {finding.proves_not}." if finding.proves_not else ""
     actions = [PlaybookAction(do="next-step", why=text, risk="none", needs_approval=False) for text in finding.next]
@@ -41,8 +54,8 @@ def _playbook(finding: Finding, state: str) -> Playbook:
         id=finding.cause,
         title=cause_name(finding.cause),
         symptoms=["failed", "stall", "heartbeat", "cancelled", "unfinished-start"],
-        state=WAIT_TOLD if wait else state,
-        acts_as=WAIT_TOLD if wait else state if state == states().of_log(finding.id) else NAMED_ERROR,
+        state=state,
+        acts_as=acts_as,
         only_if_told=True,
         tests=[Test(id="log-says", role="require", accuses=blames, signature=[finding.cause])],
         summary=_unnamed(finding)

@@ -45,6 +45,7 @@ _SOME_OF = 3  # one host of so many may be odd where it also moves with the step
 _VARIES, _TOGETHER, _APART_FROM = 0.3, 0.5, 0.3  # of its level; correlation with the step time, and none
 _FEWEST_BINS, _BIN_S = 12, 120.0
 _COSTS_S = 0.001  # an error (a packet sent again, an interrupt, a corrected read): a trickle goes unnoticed for years
+_PACKET = 256.0  # bytes: the least that a network carries at once, so as many repeated ones are one error at most
 _NEXT_TO_NOTHING = 0.01  # of it, on all others
 _WHO = ("host", "instance", "gpu", "GpuIndex", "rank")
 _MEDIAN = "median"  # of all, in place of a host's name
@@ -254,7 +255,8 @@ def _apart(odd: Floats, rest: Floats, meaning: Meaning, kind: Kind, others: int)
     if kind == "lost-time":
         return gap >= max(_LOST * _WHOLE.get(meaning.unit, 1.0), spread)
     if kind == "errors":
-        return gap * _COSTS_S >= _LOST and float(rest.max()) <= _NEXT_TO_NOTHING * float(odd.min())
+        each = _PACKET if meaning.unit == "bytes" else 1.0
+        return gap / each * _COSTS_S >= _LOST and float(rest.max()) <= _NEXT_TO_NOTHING * float(odd.min())
     if kind == "at-work":  # next to nothing: it has no part in the run
         return gap >= max(_OUTSIDE * spread, _AT_WORK) and others >= _ENOUGH and float(abs(odd).min()) >= 1.0
     caution = max(1.0, _ENOUGH / others) ** 2

@@ -318,8 +318,9 @@ class _Look:
         alone = hosts == 1 < len(self.job) and host == self.job[0]
         if alone and not (gpu or device or self.frame.meaning.known or self._errors):
             host, whole = None, True  # what the first host alone reports, which also coordinates, is about the job
+        meaning, score = meaning_of(self.frame.meaning.metric, aspect), float(result.score[i])
         return Deviation(
-            self.episode, self.frame.meaning, "rose" if result.score[i] > 0 else "fell", abs(float(result.score[i])),
+            self.episode, meaning, "rose" if score > 0 else "fell", abs(score),
             host, gpu, device, rank, aspect, pick, float(result.before[i]), float(result.after[i]),
             self.episode.since, self.frame.as_rate, whole, hosts,
         )  # fmt: skip

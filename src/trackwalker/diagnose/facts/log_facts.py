@@ -197,9 +197,9 @@ def _ended_by(codes: set[int], case: Case, book: EvidenceBook) -> Answer:
 
 
 def _told_in_own_log(case: Case, book: EvidenceBook) -> Answer:
-    """Where every rank has a log of its own, as in pods, the one that was killed is named there and nowhere else."""
+    """Where no launcher tells how each rank ended, the place of the line that tells first of a kill is where it was."""
     found = next((f for f in case.triage.failures if f.id == "sigkill" and f.role == "primary"), None)
-    if found is None or len(found.hosts) != 1 or found.file == case.log.path.name:
+    if found is None or len(found.hosts) != 1 or len(case.hosts) < 2:
         return Answer(False)
     ids = (book.add("log", f"{found.file}:{found.line}", found.text),)
     return Answer(True, ids, found.hosts, case.end_of_work)

@@ -25,7 +25,6 @@ _FREE = ("hw_fs_free_bytes", "ray_node_disk_free")
 _USED = re.compile(r"(?:disk|fs|filesystem|volume)s?_(?:\w+_)?(?:used|usage|full)_")
 _WHOLE = {"percent": 100.0, "ratio": 1.0}
 _ONE_STORE = 0.05  # of what it fell by: whom the recorder asks some seconds later shows as much less of a share
-_SOON = 0.5  # of the time it was seen to fill
 _NO_ROOM = 0.001  # of what was free: no save of anything that trains fits into it
 _DISK_S = 600.0  # saves and other users' files come and go within minutes
 _USABLE = 0.95  # of the memory: there Ray ends workers, and the kernel is not far from it
@@ -256,7 +255,11 @@ def disk_full(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
 
 
 def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """Free space falls all along, so that none is left before the run is done, or soon where nobody tells its end."""
+    """Free space falls all along, so that none is left before the run is done and before as long again is over.
+
+    No further: a store is shared, old saves are removed after so many or at night. What was kept through so many hours
+    is as likely as not to be kept through as many more; of a time beyond that they tell nothing.
+    """
     window, planned = _window(case, symptoms), still_to_run(case)
     if "failed" in symptoms.names or disk_full(case, symptoms, EvidenceBook()).fired:
         return Answer(False)  # that is no forecast any more
@@ -264,16 +267,19 @@ def disk_fills(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     if case.telemetry is None or window is None or space is None or window.seconds < _DISK_S:
         return Answer(None)
     times, hosts, courses = _courses(case, case.telemetry, space, window)
-    left = planned if planned is not None else _SOON * window.seconds
-    trends = {where: trend for where, v in courses.items() if (trend := steady_rise(times, -v)) is not None}
+    left = min(planned, window.seconds) if planned is not None else window.seconds
+    stairs = len(case.log.saves) or len(times)  # a store fills by saves
+    trends = {where: trend for where, v in courses.items() if (trend := steady_rise(times, -v, stairs)) is not None}
     full = {where: trend for where, trend in trends.items() if trend.until(0.0) < left}
     if not full:
         return Answer(False)
     where = min(full, key=lambda w: (full[w].until(0.0), w))
     few = _own(hosts, courses, {w: t.grown for w, t in full.items()}, len(set(hosts.values())))
     query = space.at(window.end)
-    free = {host_of(s.labels) or "": s.value for s in case.telemetry.instant(query, window.end)}
-    ids = [book.add("metric", query, f"{min(free.values()):.3g} {space.unit} are free where it is least", free)]
+    mount, answer = where.removeprefix(hosts[where]).removeprefix(":"), case.telemetry.instant(query, window.end)
+    free = {host_of(s.labels) or "": s.value for s in answer if s.labels.get("mount", "") == mount}
+    now = free.get(hosts[where], -full[where].level / space.scale)
+    ids = [book.add("metric", query, f"{where}: {now:.3g} {space.unit} are free in the end", free)]
     numbers = {"per_min": full[where].slope * 60 / space.scale, "full_in_h": full[where].until(0.0) / 3600}
     says = f"{where}: at {numbers['per_min']:.3g} {space.unit} a minute it is full in {numbers['full_in_h']:.3g} h"
     if planned is not None:
