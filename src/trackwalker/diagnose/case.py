@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -306,12 +307,21 @@ def _open_telemetry(job: Job, opener: Opener, stack: ExitStack, damage: list[str
 
 
 def _all_hosts(record: Record, telemetry: Telemetry | None) -> list[str]:
-    """The job's hosts: a pod's log names its own alone, the recording the others, as many as the job has nodes."""
+    """The job's hosts: a pod's log names its own alone, the recording the others, as many as the job has nodes.
+
+    Where nothing tells who they are (a launcher that names nobody), they are the machines of the job's own recording.
+    """
     hosts, nodes = record.hosts, record.nodes or 0
-    if telemetry is None or not 0 < len(hosts) < nodes:
+    if telemetry is None or len(hosts) >= max(nodes, 1):
         return hosts
     seen = set(_recorded(telemetry)[1])
+    if not hosts:
+        machines = sorted(h for h in seen if (m := _LANE.match(h)) is None or m[1] not in seen)
+        return machines if len(machines) == nodes or not nodes else []
     return [*hosts, *sorted(seen - set(hosts))] if len(seen) == nodes and seen > set(hosts) else hosts
+
+
+_LANE = re.compile(r"(.+)-r\d+$")  # of a machine with several ranks
 
 
 def _recorded(telemetry: Telemetry) -> tuple[str, list[str]]:
@@ -366,8 +376,15 @@ def check_identity(telemetry: Telemetry, log: LogFacts) -> Check | None:
     both = [s for s in recorded if s in told and recorded[s] == recorded[s] and told[s] == told[s]]
     if len(both) < _FEWEST:
         return None
-    # Two runs of one program share their first losses roughly; most of many must agree to the rounding.
-    agree = sum(abs(recorded[s] - told[s]) <= _SAME * max(abs(told[s]), 0.1) for s in both)
+    # Two runs of one program share their first losses roughly; most of many must agree to the rounding. Whoever wrote
+    # the database may count a step more or less than the log, or tell of the one before.
+    steps = sorted(told)
+    at = {s: i for i, s in enumerate(steps)}
+
+    def near(step: int) -> list[float]:
+        return [told[s] for s in steps[max(at[step] - 1, 0) : at[step] + 2]]
+
+    agree = sum(any(abs(recorded[s] - v) <= _SAME * max(abs(v), 0.1) for v in near(s)) for s in both)
     ok = agree >= 0.5 * len(both)
     says = "" if ok else f"only {agree} of {len(both)} losses in the database are those of the log"
     return Check("identity", ok, (), says, "tb_learning_loss")

@@ -47,7 +47,7 @@ from trackwalker.job.scrub import scrubber_of
 from trackwalker.record.clock import utc
 from trackwalker.record.phases import KEEN, Eye
 
-_NO_PRICE = "it was so at full speed all along, so what it costs is not known"
+_NO_PRICE = "it was so at full speed already, so what it costs is not known"
 _TOLD_PHASES = 3  # in one sentence
 _TOLD_GPUS = 4
 
@@ -73,12 +73,11 @@ def diagnose_case(case: Case, playbooks: list[Playbook] | None = None, begin: fl
     look = _faint(case, books, symptoms) or _look(case, books, symptoms)
     symptoms, evidence, speed, examinations = look.symptoms, look.evidence, look.speed, look.examinations
     again = second_look.look_again(case, symptoms, look.found, look.roles, look.along)
-    roles = assign_roles(look.found, symptoms) if look.along else look.roles
-    roles = settled(without(again.beside, look.found, roles, symptoms), again.behind)
+    roles = settled(without(again.beside, look.found, assign_roles(look.found, symptoms), symptoms), again.behind)
     second_look.name_whom_they_wait_for(case, again, look.found, roles, evidence, symptoms.accounts)
     causes, leading = _told(examinations, look.found, roles, case, symptoms, speed)
     outcome = _outcome(causes, leading)
-    slowing = sorted((e for e in leading if e.slows), key=lambda e: not e.asked(IDLENESS))
+    slowing = sorted((e for e in leading if second_look.slows(e)), key=lambda e: not e.asked(IDLENESS))
     owners = [(e.playbook.id, e.spans) for e in slowing]
     symptoms = replace(symptoms, accounts=with_owner(symptoms.accounts, owners))
     causes = [c.model_copy(update={"explains": explained(symptoms.accounts, c.cause)}) for c in causes]
@@ -157,21 +156,12 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     evidence = EvidenceBook()
     speed = throughput(case, symptoms, evidence)
     examinations = [examine(p, case, symptoms, evidence) for p in counted(called, "causes tested")]
-    along = _all_along(called, case, symptoms, evidence)
-    there = {e.playbook.id for e in examinations if e.state == "found"}
-    examinations += [e for e in along if e.playbook.id not in there]
+    along = second_look.so_all_along(called, case, symptoms, evidence)
+    examinations = second_look.with_those(along, examinations)
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     found = undisputed(found, examinations)
     said_by_one(found, symptoms, case.hosts[0] if case.hosts else "")
     return _Look(symptoms, evidence, speed, examinations, found, assign_roles(found, symptoms), along)
-
-
-def _all_along(books: list[Playbook], case: Case, symptoms: Symptoms, evidence: EvidenceBook) -> list[Examination]:
-    """What a slow run's hosts had at its full speed already: what begins later may be slower still and hides it."""
-    if not symptoms.slow or "steady" not in symptoms.windows:
-        return []
-    looked = (examine(p, case, symptoms, evidence, all_along=True) for p in books if p.screen)
-    return [e for e in looked if e.state == "found" and e.hosts]
 
 
 def _faint(case: Case, books: list[Playbook], plain: Symptoms) -> _Look | None:
@@ -232,7 +222,7 @@ def _began(cause: Examination, roots: list[Examination], told: list[Examination]
 def _cause(
     examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput, onset: float | None
 ) -> Cause:
-    slow = examination.slows and bool(symptoms.slow)
+    slow = second_look.slows(examination) and bool(symptoms.slow)
     magnitude = _magnitude(speed) if role == "root" and slow else None
     evidence = examination.evidence + (speed.evidence if slow and role in ("root", "contributing") else [])
     step = case.timeline.step_at(onset) if case.timeline is not None and onset is not None else None
@@ -296,32 +286,28 @@ def _summary(
     if not leading or outcome == "insufficient-evidence":
         return _undecided(case, symptoms, speed, unhealthy)
     last = int(case.timeline.steps[-1]) if case.timeline is not None and len(case.timeline) else None
-    silent = f"{symptoms.stall.seconds:.0f} s" if symptoms.stall else ""
+    silent, seen = f"{symptoms.stall.seconds:.0f} s" if symptoms.stall else "", visible_change(case)
     words = {
         "last_step": "?" if last is None else str(last),
         "after": "before the first step" if last is None else f"after step {last}",
-        "speed": speed.words,
+        "speed": speed.words if symptoms.slow else "the run has one speed throughout, so what it costs is not known",
         "accused": "",
         "control": "",
         **heartbeat.words(case),
         "silent": silent,
         "foreign": machine_facts.words(case, symptoms),
         "silent_for": f"; silent for {silent}" if silent else "",
-        "visible": _visible(visible_change(case)),
+        "visible": "" if seen is None else f" (a lasting change of {100 * seen:.1f} % would show)",
     }
     parts = []
     for examination in leading:
         hosts = _culprits(examination, symptoms) + _whose_gpus(examination, case)
         book = examination.playbook
         sentence = (len(case.hosts) == 1 and book.summary_alone) or book.summary
-        own = {"speed": _NO_PRICE} if examination.screened else {}
+        own = {"speed": _NO_PRICE} if examination.screened and symptoms.slow else {}
         whose = f" Where: {hosts}." if examination.hosts and "{hosts}" not in sentence else ""
         parts.append(sentence.format(hosts=hosts, **{**words, **own}).strip() + whose)
     return " ".join(parts)
-
-
-def _visible(change: float | None) -> str:
-    return "" if change is None else f" (a lasting change of {100 * change:.1f} % would show)"
 
 
 def _culprits(examination: Examination, symptoms: Symptoms) -> str:

@@ -23,6 +23,7 @@ _PLAIN = 12.0  # times the noise around the level: nobody takes that for noise
 _SMALL_SPIKE = 1.1  # where they come so often that they cost the run something
 UNEVEN_SHARE = 0.03  # of the run's time, lost in single slow steps or short bouts: then it is no jitter
 _AFTER_SAVE = 3  # a save lengthens its own step and, written in the background, the next two
+_PROFILER_MOST = 20  # steps: traces of more are too large for anybody
 _PROFILER_DUMP = 2  # writing the trace slows the step that ends it and the next
 _LEAST_EVAL_INTERVAL = 10  # more often, and hardly a step would be left to look at
 _FEW, _FEW_SHARE = 3, 0.02  # steps that waited for a compilation: more are no accident but the run's own speed
@@ -124,7 +125,9 @@ def masks(
         for told in facts.profiles:
             traced_at = _behind(np.array(told), line)
             if len(traced_at):
-                found["profiler"][traced_at[0] : traced_at[-1] + _PROFILER_DUMP] = True
+                # Who says once that it is active records a few steps now and then, each time before it writes.
+                began = max(traced_at[0], traced_at[-1] - _PROFILER_MOST)
+                found["profiler"][began : traced_at[-1] + _PROFILER_DUMP] = True
     if end is not None and np.isfinite(end).any():
         begin = end - seconds
         for phase, windows in _windows(pauses).items():

@@ -152,7 +152,7 @@ def final_step(index: LogIndex) -> int | None:
 
 
 def all_done(index: LogIndex, last: int | None) -> bool:
-    """Whether every step that was asked for was completed; of a plan that is not told, the trainer's word on its end."""
+    """Whether every step that was asked for was completed; where no plan is told, the trainer says it."""
     final, finished = final_step(index), index.facts.finished
     if asked_steps(index) is None and finished is not None and len(index.steps):
         return int(index.steps.line.max()) < finished.line

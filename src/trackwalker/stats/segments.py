@@ -21,6 +21,9 @@ _PLAIN = 10.0  # times the noise from step to step: nobody takes that for noise
 _PLAIN_EFFECT = 0.05
 _SAME_LEVEL = 0.2  # of the distance between the slowest and the fastest stretch: still full speed
 _BOUT = 0.5  # of that distance: plainly something else
+_FLOOR_SHARE = 0.3  # of the points at least lie on a floor
+_OF_THE_FLOOR, _LEAST_FLOOR = 6.0, 0.01  # standard deviations, and a part, by which its points differ at most
+_BELOW = 0.02  # of the points at most lie below it
 _AGAIN = 3  # stretches at one level: twice may be chance
 _SMALLEST_EFFECT = 0.02  # a smaller shift may be the weather: only a measured cause that fits makes it more
 _SURE = 3.0  # standard errors of the difference of two levels
@@ -59,6 +62,9 @@ def segments(
     x = _without_spikes(logs)
     if len(x) < 2 * min_size:
         return [Segment(0, n, level_of(values))]
+    if (bouts := _bouts_above_a_floor(x, min_size)) is not None:
+        bounds = [min(c * block, n) for c in bouts[:-1]] + [n]
+        return [Segment(a, b, level_of(values[a:b])) for a, b in pairwise(bounds)]
     noise = long_run_noise(_levelled(x, min_size))
     noise = replace(noise, sigma=max(noise.sigma, _rounding_sigma(logs)))
     cuts = _partition(x, min_size, penalty=4.0 * noise.sigma**2 * np.log(len(x)))
@@ -143,6 +149,28 @@ def _back_and_forth(x: Floats, cuts: list[int]) -> bool:
     again = above <= min(_SAME_LEVEL * most, 0.25 * _PLAIN_EFFECT)
     fewest = len(levels) // 2
     return (bool(np.all(low | high)) and int(low.sum()) >= fewest) or int(again.sum()) >= max(fewest, _AGAIN)
+
+
+def _bouts_above_a_floor(x: Floats, min_size: int) -> list[int] | None:
+    """Cuts between a level that the series comes back to exactly, and erratic stretches that all lie above it.
+
+    What wanders by itself goes both ways and finds no level again: such a floor is full speed, however high and
+    restless the bouts between are, and they are no measure of how the floor strays.
+    """
+    low = x[x <= quantile(x, _FLOOR_SHARE)]
+    floor = median(low)
+    near = max(_OF_THE_FLOOR * 1.4826 * median(np.abs(low - floor)), _LEAST_FLOOR)
+    on = running_median((x <= floor + near).astype(float), 2 * (min_size // 2) + 1) > 0.5
+    edges = [0, *(np.flatnonzero(np.diff(on)) + 1).tolist(), len(x)]
+    runs = [(a, b, bool(on[a])) for a, b in pairwise(edges)]
+    lasting = [b - a for a, b, is_on in runs if is_on and b - a >= 2 * min_size]
+    bouts = [level_of(x[a:b]) - floor for a, b, is_on in runs if not is_on and b - a >= min_size]
+    short = any(b - a < min_size for a, b, _ in runs[1:-1])
+    if len(lasting) < 2 or not bouts or short or sum(lasting) < _FLOOR_SHARE * len(x):
+        return None
+    if min(bouts) < max(2.0 * near, _PLAIN_EFFECT) or float(np.mean(x < floor - near)) > _BELOW:
+        return None
+    return edges
 
 
 def smallest_visible(values: Floats, least: float) -> float:

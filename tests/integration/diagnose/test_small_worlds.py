@@ -520,7 +520,7 @@ def test_what_holds_from_the_first_step_on_is_told_beside_what_begins_later(tmp_
     found = verdict(world, tmp_path)
     later = ("input-stall", [late], []) if late is not None else ("unclassified", ["kiln01"], [])
     assert sorted(roots(found)) == sorted([("gpu-power-cap", ["kiln03"], [f"kiln03/{g}" for g in range(4)]), later])
-    assert "at full speed all along" in found.summary
+    assert "at full speed already" in found.summary
 
 
 _BROKEN = [

@@ -18,6 +18,7 @@ from trackwalker.logs.scanning.steps import Steps
 from trackwalker.record.masks import masks, single_slow
 from trackwalker.record.phases import KEEN, find_phases
 from trackwalker.record.timeline import Timeline
+from trackwalker.stats.segments import _bouts_above_a_floor
 
 
 def case_of(
@@ -341,3 +342,29 @@ def test_a_run_with_as_many_long_steps_all_along_is_not() -> None:
         assert case.timeline is not None
         slow += any(p.slow for p in find_phases(case.timeline, case.masks, False))
     assert slow <= 1
+
+
+def bouts(seed: int, wandering: bool) -> list[float]:
+    """Full speed twice, restless slow stretches between; or the same with a full speed that strays as they do."""
+    chance = np.random.default_rng(seed)
+    level = np.cumsum(chance.normal(0.0, 0.03, 75)).clip(-0.3, 0.3) if wandering else np.zeros(75)
+    steps = 8.7 * np.exp(level) * (1.0 + 0.005 * chance.normal(0.0, 1.0, 75))
+    for a, b in ((23, 41), (51, 75)) if not wandering else ():
+        steps[a:b] *= chance.uniform(1.1, 1.7, b - a)
+    return [float(v) for v in steps]
+
+
+def test_restless_bouts_above_a_floor_that_the_run_comes_back_to_are_slow() -> None:
+    for seed in range(10):
+        case = case_of(bouts(seed, wandering=False))
+        assert case.timeline is not None
+        phases = find_phases(case.timeline, case.masks, False)
+        slow = [(p.first_step, p.last_step) for p in phases if p.slow]
+        assert len(slow) == 2
+        assert abs(slow[0][0] - 23) <= 2
+        assert abs(slow[1][0] - 51) <= 2
+
+
+def test_a_speed_that_wanders_has_no_floor() -> None:
+    found = [_bouts_above_a_floor(np.log(np.array(bouts(seed, wandering=True))), 5) for seed in range(20)]
+    assert sum(f is not None for f in found) <= 1

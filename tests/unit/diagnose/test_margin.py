@@ -113,6 +113,14 @@ def test_an_error_that_nothing_confirms_is_chance_only_where_the_phase_was_compa
     assert chance_hits([nic], elsewhere, [replace(SLOW, name="slow-2")]) == frozenset()
 
 
+def test_a_second_cause_of_which_nothing_stands_out_is_no_root_beside_one_that_does() -> None:
+    cpu, nic = accused_by("hw_procs_running", "n5"), accused_by(RETX, "n1")
+    cpu.playbook = cpu.playbook.model_copy(update={"id": "cpu-contention"})
+    assert chance_hits([cpu, nic], [off(RETX, "n1")], [SLOW]) == {"cpu-contention"}
+    assert chance_hits([cpu], [off(RETX, "n1")], [SLOW]) == frozenset()
+    assert chance_hits([cpu, nic], [off(RETX, "n1"), off("hw_procs_running", "n5")], [SLOW]) == frozenset()
+
+
 def test_the_only_candidate_is_whom_all_wait_for_and_one_of_two_is_not() -> None:
     faint = off("process_open_fds", "n7", 5.8, before=2e4, after=6e4)
     assert suspect([faint], graph()) is None

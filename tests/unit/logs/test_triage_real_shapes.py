@@ -42,7 +42,7 @@ TRACEBACK = (
             "W0901 10:00:01.000000 71 api.py:688] Received Signals.SIGTERM death signal, shutting down workers\n"
             "W0901 10:00:02.000000 71 api.py:857] Sending process 812 closing signal SIGTERM\n"
             + TRACEBACK.format("launch()"),
-            "user-cancel", id="traceback-of-a-request-to-end",
+            "unclassified", id="traceback-of-a-request-to-end",
         ),
         pytest.param(
             "E0901 10:00:01 9 coord.cc:41] UNAVAILABLE: tasks are unhealthy (stopped sending heartbeats): task:3."

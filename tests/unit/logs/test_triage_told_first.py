@@ -152,3 +152,51 @@ def test_what_a_program_says_of_its_start_is_no_last_word(tmp_path: Path) -> Non
     found = triage_text(tmp_path, text).primary
     assert found is not None
     assert "initialized" not in found.text
+
+
+STEPPING = "".join(f"iter {i}: loss 2.5089, time 547.93ms, mfu 41.37%\n" for i in range(500, 560, 5))
+EVENT = "40s   Normal    Preempted   pod/w-2   Preempted by pod 5c0e4f4e on node spot-h100-2\n"
+ASKED = {
+    "an exception that the signal raised": (
+        "[pod/w-2/trainer] [rank: 16] Received SIGTERM: 15\n"
+        "[pod/w-2/trainer] lightning.pytorch.utilities.exceptions.SIGTERMException\n" + EVENT,
+        "preempted",
+    ),
+    "a raylet that was asked to end": (
+        "(raylet, ip=10.3.9.12) The node with node id: 00019 and address: 10.3.9.12 has been marked dead because the raylet received SIGTERM (expected termination)\n"
+        "ray.train.base_trainer.TrainingFailedError: The Ray Train run failed.\n" + EVENT,
+        "preempted",
+    ),
+    "a session that ended": (
+        "W1205 18:45:00.000000 7710 torch/distributed/elastic/agent/server/api.py:719] Received Signals.SIGHUP death signal, shutting down workers\n"
+        'Traceback (most recent call last):\n  File "/home/pk/.venv/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7710 got signal: 1\n",
+        "user-cancel",
+    ),
+    "a node that its cluster does not hear": (
+        "[rank0]:[E0215 23:43:01.000000 ProcessGroupNCCL.cpp:1895] [PG ID 0 Rank 0] Process group watchdog thread terminated with exception: NCCL error: unhandled system error\n"
+        "$ kubectl get nodes\nNAME         STATUS     ROLES    AGE   VERSION\nip-10-2-40   Ready      <none>   61d   v1.30.4\n"
+        "ip-10-2-41   NotReady   <none>   61d   v1.30.4\n",
+        "node-death",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_who_ends_a_run_comes_before_what_the_ended_say(tmp_path: Path, case: str) -> None:
+    text, cause = ASKED[case]
+    primary = triage_text(tmp_path, STEPPING + text).primary
+    assert primary is not None
+    assert primary.cause == cause
+
+
+def test_the_launchers_own_limit_is_why_its_stage_failed(tmp_path: Path) -> None:
+    steps = "".join(f"0: completed step: {i}, seconds: 3.300, loss: 4.2\n" for i in range(20))
+    text = (
+        "== Training BEGIN (timeout=60s) ==\n" + steps + "== Training TIMEOUT after 60s: sending SIGTERM ==\n"
+        "0: NODE_EXIT host=sv05 exit=143\n== Training FAILED (exit=124, 60s) ==\n"
+        "===== JOB SUMMARY =====\n  Status: FAILED (exit 124) — Training TIMEOUT (60s)\n"
+    )
+    primary = triage_text(tmp_path, "JOB_ID=7\nNNODES=1\n" + text).primary
+    assert primary is not None
+    assert primary.cause == "train-timeout"

@@ -93,3 +93,58 @@ def test_a_profiler_that_is_deactivated_has_ended(tmp_path: Path) -> None:
     words = {9: "0: Activating profiler: profiler_steps=4\n", 13: "0: Deactivating profiler: wrote xplane.pb\n"}
     rows = "".join(words.get(i, "") + step.format(i=i) for i in range(30))
     assert [len(told) for told in triage_text(tmp_path, "JOB_ID=7\nNNODES=1\n" + rows).index.facts.profiles] == [2]
+
+
+def test_lines_that_begin_with_their_step_are_all_of_one_rank(tmp_path: Path) -> None:
+    rows = "".join(NANO.format(step=step).removeprefix("0: ") for step in range(0, 200, 10))
+    assert triage_text(tmp_path, rows).index.steps.step.tolist() == list(range(0, 200, 10))
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends"),
+    [
+        (
+            "[titan] - root - INFO - Profiling active. Traces will be saved at ./out",
+            "[titan] Finished dumping profiler traces in 9 s",
+        ),
+        (
+            "[NeMo I] ====== Start torch profiling from step 40 to step 44 ======",
+            "[NeMo I] ====== End torch profiling; trace written",
+        ),
+        ("", "[titan] - root - INFO - Dumping profiler traces at step 44"),
+    ],
+)
+def test_what_profilers_say_of_their_beginning_and_end_is_believed(tmp_path: Path, begins: str, ends: str) -> None:
+    rows = [f"completed step: {i}, seconds: {7.0 if 40 <= i < 45 else 5.0:.3f}, loss: 2.0" for i in range(80)]
+    rows[44] = f"{rows[44]}\n{ends}"
+    rows[39] = f"{rows[39]}\n{begins}"
+    masked = triage_text(tmp_path, "\n".join(rows) + "\n").record.masks.of("profiler")
+    assert masked[45 if not begins else 41]
+    assert masked.sum() <= 10
+
+
+def test_a_step_long_before_a_profiler_writes_is_no_step_of_its(tmp_path: Path) -> None:
+    rows = [f"completed step: {i}, seconds: 5.000, loss: 2.0" for i in range(300)]
+    rows[0] += "\n[titan] - root - INFO - Profiling active. Traces will be saved at ./out"
+    rows[249] += "\n[titan] - root - INFO - Dumping profiler traces at step 250"
+    assert triage_text(tmp_path, "\n".join(rows) + "\n").record.masks.of("profiler").sum() < 30
+
+
+def test_a_trainers_plain_word_on_its_end_counts_where_no_plan_is_told(tmp_path: Path) -> None:
+    rows = [f"completed step: {i}, seconds: 5.000, loss: 2.0" for i in range(60)]
+    rows += ["0: training finished", "2: [rank19]: torch.distributed.DistNetworkError: Broken pipe",
+             "srun: error: n3: task 2: Exited with exit code 1"]  # fmt: skip
+    found = triage_text(tmp_path, "\n".join(rows) + "\n")
+    assert found.status == "completed"
+    assert found.record.stall is None
+
+
+@pytest.mark.parametrize(("at", "stalled"), [("02:46:09", True), ("02:06:20", False), ("11:06:20", False)])
+def test_a_cancel_long_after_the_last_step_ends_a_silence(tmp_path: Path, at: str, stalled: bool) -> None:
+    rows = "".join(
+        f"0:  [2026-03-24 02:0{i // 60}:{i % 60:02}] iteration {i:8}/   70000 | consumed samples: 1 | "
+        "elapsed time per iteration (ms): 1000.0 | lm loss: 2.0E+00 |\n"
+        for i in range(345)
+    )
+    end = f"slurmstepd: error: *** STEP 516393.0 ON n1 CANCELLED AT 2026-03-24T{at} ***\n"
+    assert (triage_text(tmp_path, rows + end).record.stall is not None) == stalled

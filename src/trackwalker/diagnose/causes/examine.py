@@ -84,11 +84,6 @@ class Examination:
         return "clean" if state == "found" and self.spans == set() else state
 
     @property
-    def slows(self) -> bool:
-        """Whether it speaks for slow phases, and not for what was so at full speed already."""
-        return "slow" in self.playbook.symptoms and not self.screened
-
-    @property
     def half_proven(self) -> bool:
         """What was measured speaks for it, and what would settle it was not measured."""
         measured = any(r.fired and r.test.query for r in self.results if r.test.role == "require")
@@ -266,10 +261,7 @@ class Examination:
 def examine(
     playbook: Playbook, case: Case, symptoms: Symptoms, book: EvidenceBook, all_along: bool = False
 ) -> Examination:
-    """Ask every question of a playbook; locating tests come last and look at the accused only.
-
-    Of a run without a slow phase, or of what was so at its full speed already (`all_along`), those of its screen.
-    """
+    """Ask every question of a playbook, or its screen; locating tests come last and look at the accused only."""
     screened = bool(playbook.screen) and (all_along or not set(playbook.symptoms) & symptoms.names)
     examination = Examination(playbook, [], screened)
     for test in sorted(playbook.screen if screened else playbook.tests, key=lambda t: t.role == "locate"):
@@ -332,7 +324,8 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
     words = next((f.text for f in mine if not only_waits(f)), lead.text)
-    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=theirs_alone(mine), log_role=role, words=words,
+    alone = theirs_alone(mine)
+    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=alone, log_role=role, words=words,
                       wrote={h for f in mine for h in f.hosts})  # fmt: skip
 
 

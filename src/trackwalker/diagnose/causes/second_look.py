@@ -22,8 +22,8 @@ from trackwalker.diagnose.causes.claims import (
     told_by_log,
 )
 from trackwalker.diagnose.causes.evidence import EvidenceBook
-from trackwalker.diagnose.causes.examine import Examination, TestResult
-from trackwalker.diagnose.causes.playbook import Test
+from trackwalker.diagnose.causes.examine import Examination, TestResult, examine
+from trackwalker.diagnose.causes.playbook import Playbook, Test
 from trackwalker.diagnose.causes.states import graph
 from trackwalker.diagnose.deviations.sweep import MANY, Deviation, sweep
 from trackwalker.diagnose.deviations.table import cite, name, rows
@@ -71,7 +71,7 @@ def look_again(
     roots = [e for e in found if roles.get(e.playbook.id) == "root"]
     episodes = episodes_of(case, symptoms)
     if len(case.hosts) > MANY:
-        episodes = _worth_reading(episodes, [e for e in roots if e.slows], symptoms)
+        episodes = _worth_reading(episodes, [e for e in roots if slows(e)], symptoms)
     swept = sweep(case, episodes)
     for root in roots:
         _made_nothing_slow(root, along, swept.deviations)
@@ -84,6 +84,27 @@ def look_again(
     left = [e for e in roots if e.playbook.id not in chance and e.playbook.id not in behind]
     beside = chance | covered(left, symptoms, graph())
     return SecondLook(swept.deviations, behind, beside)
+
+
+def slows(cause: Examination) -> bool:
+    """Whether it speaks for slow phases, and not for what was so at full speed already."""
+    return "slow" in cause.playbook.symptoms and not cause.screened
+
+
+def so_all_along(
+    books: Sequence[Playbook], case: Case, symptoms: Symptoms, evidence: EvidenceBook
+) -> list[Examination]:
+    """What a slow run's hosts had at its full speed already: what begins later may be slower still and hides it."""
+    if not symptoms.slow or "steady" not in symptoms.windows:
+        return []
+    looked = (examine(p, case, symptoms, evidence, all_along=True) for p in books if p.screen)
+    return [e for e in looked if e.state == "found" and e.hosts]
+
+
+def with_those(along: Sequence[Examination], asked: Sequence[Examination]) -> list[Examination]:
+    """All that was asked, with what was so all along and was not found in a slow phase."""
+    found = {e.playbook.id for e in asked if e.state == "found"}
+    return [*asked, *(e for e in along if e.playbook.id not in found)]
 
 
 def _made_nothing_slow(root: Examination, along: Sequence[Examination], deviations: Sequence[Deviation]) -> None:
@@ -146,7 +167,7 @@ def open_question(
     if outcome == "insufficient-evidence" or (outcome == "healthy" and "uneven" in symptoms.names):
         # Real runs fragment: what shows in a splinter of a slow stretch did not make the stretch slow.
         return OpenQuestion("alone", _throughout(look.deviations, symptoms, [a.slow for a in symptoms.accounts]))
-    slowing = [e for e in leading if e.slows]
+    slowing = [e for e in leading if slows(e)]
     stuck = [e for e in leading if e.waits] if symptoms.stall is not None else []
     if outcome == "incident" and symptoms.slow and not stuck and all(e.screened for e in leading):
         return OpenQuestion("beside", _throughout(look.deviations, symptoms, [a.slow for a in symptoms.accounts]))

@@ -241,6 +241,9 @@ def cancelled(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     if summary is not None and summary.exit in (130, 143):
         text = f"Status: FAILED (exit {summary.exit}) — {summary.reason}"
         return Answer(True, (quote(case, Quote(None, summary.line, text), book),), (), case.end_of_work)
+    told = case.triage.primary  # a launcher that was asked to end says so in words of its own
+    if told is not None and told.text and state_of(told.cause) == "stopped-by-hand":
+        return Answer(True, (quote(case, Quote(told.rank, told.line, told.text), book),), (), case.end_of_work)
     return Answer(False)
 
 

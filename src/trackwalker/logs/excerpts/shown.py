@@ -46,6 +46,7 @@ from trackwalker.logs.excerpts.said import (
 from trackwalker.logs.excerpts.schedulers import ended_by_schedulers, not_placed, states
 from trackwalker.logs.excerpts.tables import tables
 from trackwalker.logs.failures.kinds import kind_of
+from trackwalker.logs.failures.structure import warns
 from trackwalker.logs.scanning.gathered import Hit
 from trackwalker.logs.scanning.lines import clean
 
@@ -128,7 +129,7 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature], harml
     traceback = {"traceback"} if ended_by_hand else set()  # it shows where the interrupt met the program
     others = (h for h in hits if not by_hand(h) and not ended_bare(h) and not traceback & set(h.signature.traits))
     if all(_ends_by_hand(known[name], told) for name, told in said.items()) and not any(
-        hit.signature.order <= _SLOWS for hit in others
+        hit.signature.order <= _SLOWS and not _advises(hit) for hit in others
     ):
         for each in chain(not_placed(own, found), slow_words(lines)):
             said.setdefault(each[0], []).append(each)
@@ -147,12 +148,12 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature], harml
             said.setdefault(each[0], []).append(each)
     for each in ended_well(lines) if hits else ():
         said.setdefault(each[0], []).append(each)
-    kinds = {"slow-words": _class_shown(lines, *said["slow-words"][0][1:])} if "slow-words" in said else {}
+    kinds = {"slow-words": class_shown(lines, *said["slow-words"][0][1:])} if "slow-words" in said else {}
     whole = {"storage-full", _LOADER} | {name for name in said if killed and known[name].cause in _KILLS}
     return [_hit(known[name], told, scan.path.name, name in whole, kinds.get(name, "")) for name, told in said.items()]
 
 
-def _class_shown(lines: Sequence[str], at: int, text: str) -> str:
+def class_shown(lines: Sequence[str], at: int, text: str) -> str:
     """The class that an excerpt speaks for in which a run is slow or does not get on, told in the line `at`.
 
     That line is a person's words or command: what a run that stands was doing, the last line of its own says, and
@@ -201,6 +202,11 @@ def by_hand(hit: Hit) -> bool:
     """Whether a line tells that a person ended the run from his terminal."""
     ends = hit.signature.unnamed or "request-to-end" in hit.signature.traits
     return ends and _BY_HAND.search(hit.text) is not None
+
+
+def _advises(hit: Hit) -> bool:
+    """Whether a line only warns of what may slow a run: somebody's own words on it say more."""
+    return hit.signature.order == _SLOWS and warns(hit.text)
 
 
 def ended_bare(hit: Hit) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 import orjson
 
 from trackwalker.job.yaml_files import read_yaml
+from trackwalker.logs.failures.structure import GUESSES
 from trackwalker.logs.scanning.disk_cache import kept
 
 FILE = Path(__file__).parents[1] / "kinds.yml"
@@ -136,6 +137,8 @@ def kind_of_cause(cause: str, text: str = "") -> str:
 
 def _spoken(text: str, hosts: Iterable[str] = ()) -> str:
     """A line without the fields that say only who wrote it, where and when, and without the names of hosts."""
+    if (guesses := GUESSES.search(text)) is not None:
+        text = text[: guesses.start()]
     for host in hosts:
         text = text.replace(host, " ")
     text = _ADDRESS.sub(" http ", _OPTIONS.sub("", text))
@@ -152,10 +155,11 @@ def kind_of(
     errno: str = "",
     hosts: Iterable[str] = (),
     least: float = _LEAST,
+    but: str = "",
 ) -> str:
     """The class of some lines of one failure; "" where nothing speaks clearly for one, below the `least` weight.
 
-    `hosts` are only names there.
+    `hosts` are only names there; `but` is a class that is not asked for.
     """
     named = [host for host in set(hosts) if host and any(host in text for text in texts)]
     joined = _CAMEL.sub(" ", " ".join(_spoken(text, named) for text in dict.fromkeys(texts)))
@@ -164,5 +168,6 @@ def kind_of(
     for k in kinds():
         scores[k.name] += _DECIDES * (errno in k.errnos) + _DECIDES * (exception in k.errors)
         scores[k.name] += _LEANS * (exception in k.leans)
+    scores.pop(but, None)
     best = max(scores, key=lambda name: scores[name])
     return best if scores[best] >= least else ""

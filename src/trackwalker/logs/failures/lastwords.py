@@ -6,6 +6,7 @@ that it stands where the healthy part ends, on one rank, is all that speaks for 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -19,8 +20,10 @@ from trackwalker.logs.failures.mined import Seen, template_of
 from trackwalker.logs.failures.reactions import launchers_end, reacts
 from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, Told, ending, frame_of, others_in, read, warns
 from trackwalker.logs.failures.whereabouts import Places
+from trackwalker.logs.formats.dialect import SLURM_CANCEL
 from trackwalker.logs.scanning.lines import LAUNCHERS, Body, parse
 from trackwalker.logs.scanning.scan import Scan
+from trackwalker.logs.scanning.stamps import written_at
 
 if TYPE_CHECKING:
     from trackwalker.logs.scanning.index import End, Hit, LogIndex
@@ -32,6 +35,7 @@ _SHORTEST = 12
 _NEAR = 3  # lines
 _SEVERAL = 3  # ranks that lost somebody
 _TWICE = 2  # lines in which somebody was lost
+_ZONES_FROM_S, _ZONES_S, _UNLIKE_A_ZONE_S = 3600.0, 900.0, 300.0
 _QUOTED = 400
 VICTIM_LINES = frozenset({"victim", "exit-word"})  # they tell that somebody ended, not why
 _ENDED = VICTIM_LINES | {"end-of-process"}
@@ -321,9 +325,18 @@ def accused(index: LogIndex, found: list[Seen]) -> int | None:
 
 
 def silence(text: bytes, other: tuple[bytes, ...]) -> float | None:
-    """Seconds between the timestamps behind the last step: a hung run may still print heartbeats and notices."""
+    """Seconds that the log goes on after its last step: a hung run may print notices, and is cancelled at last."""
     at = max(text.rfind(n) for n in (*step_needles(), *other))
     if at < 0:
         return None
-    clocks = [b.clock for raw in text[at:].split(b"\n")[1:] if (b := parse(raw[:_QUOTED])) and b.clock is not None]
-    return max(clocks) - min(clocks) if len(clocks) > 1 else None
+    lines = text[text.rfind(b"\n", 0, at) + 1 :].split(b"\n")
+    clocks = [b.clock for raw in lines if (b := parse(raw[:_QUOTED])) and b.clock is not None]
+    went_on = max(clocks) - min(clocks) if len(clocks) > 1 else None
+    texts = [raw[:_QUOTED].decode("utf-8", "replace") for raw in lines]
+    ends = [written_at(m[3]) for text in texts if (m := SLURM_CANCEL.search(text))]
+    stamps = [at for text in texts if not SLURM_CANCEL.search(text) and not math.isnan(at := written_at(text))]
+    waited = min(ends) - max(stamps) if ends and stamps else 0.0
+    # Slurm's clock may be in another zone: what is left over from whole quarters of an hour is none of it.
+    if waited < _ZONES_FROM_S or waited % _ZONES_S > _UNLIKE_A_ZONE_S:
+        went_on = max(went_on or 0.0, waited) or None
+    return went_on

@@ -11,7 +11,7 @@ _TOLD = re.compile(
     r"(?:FATAL|WARNING): (\S+) \| \[CHECK_|NODE_LOST host=([^\s:]+)|FATAL: [\w ]+: no word from ([^\s,]+(?:, [^\s,]+)*)"
     r"|STEPD TERMINATED ON (\S+) AT|Node failure on ([\w.-]+)|\bNode ([\w.-]+) status is now: \w*Not\w*"
     r"|^srun: error: ([\w.-]+): tasks? [\d,-]+: (?:Segmentation fault|Out Of Memory|Bus error|Illegal|Abort)"
-    r"|(?:NodeNotReady|EvictionThresholdMet|NodeHasDiskPressure)\s+node/([\w.-]+)"
+    r"|(?:NodeNotReady|EvictionThresholdMet|NodeHasDiskPressure)\s+node/([\w.-]+)|^([\w.-]+)\s+NotReady\b"
 )
 # The kernel's own words about a disk of its machine; a store that all hosts share is told of by a client or a path.
 _LOCAL_DISK = re.compile(

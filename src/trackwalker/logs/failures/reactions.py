@@ -29,7 +29,7 @@ _REACTS = re.compile(
     | \bwatchdog\b[^.;]{{0,40}}\b(?:caught|timeout|timed.out|detected|stuck)\b | /job:\w+/replica:\d+/task: | \bleaving\sthe\s(?:group|ring|world|mesh|job) | \b(?:another|other|some|remote|one\sof\sthe)\s(?:\w+\s)?{_WHO}\b
     | \b(?:group|ring|mesh|world|gang|cohort)\b[^.;]{{0,30}}\b(?:broken|broke|torn|dissolved|gone)\b | \b(?:exiting|leaving|stopping|ending|quitting|going|aborting)\s(?:too|as\swell|likewise)\b
     | \b(?:got|received|read)\s(?:0|no|zero)\s(?:bytes|data|words?|reply|answer)\sfrom\b | \bhung\sup\b
-    | \bSIGTERM\b | \bsignal:?\s(?:15|Terminated)\b | \b(?:asked|ordered|request(?:ed)?)\sto\s(?:stop|end|exit|terminate|shut.down)\b | \btermination\ssignal\b
+    | \bSIG(?:TERM|HUP)(?:Exception)?\b | \bsignal:?\s(?:1|15|Terminated)\b | \b(?:asked|ordered|request(?:ed)?)\sto\s(?:stop|end|exit|terminate|shut.down)\b | \btermination\ssignal\b
     | \bshutting\sdown\s(?:because|after|on\srequest|since|due) | \bMPI_(?:All|Barrier|Bcast|Gather|Recv|Reduce|Wait|Send)\w*
     """
 )
@@ -56,7 +56,7 @@ _LAUNCHERS_END = re.compile(
     r"|^\s*(?:time|host|rank|exitcode|error_file|traceback|Process name|Exit code|class_name|actor_id|pid|namespace|ip)\s*: |^Trial \S+ errored|\btune_controller\.py|<NO_OTHER_FAILURES>|^Root Cause|^[\w/-]+(?:\.[\w/-]+)+ FAILED\W*$|ChildFailedError"
     # How a process ended, in its own or its library's last words.
     r"|^\W*(?:Fatal Python error: )?(?:Aborted|Killed|Terminated|Segmentation fault|Bus error|Illegal instruction)\W*(?:\(core dumped\))?\W*$|Process received signal|^\W*(?:Signal|Signal code|Failing at address): "
-    r"|^\W*Primary job |^a non-zero exit code|noticed that process rank|exited on signal|Sending process \d+ closing"
+    r"|: line \d+: +\d+ (?:Aborted|Killed|Terminated|Segmentation fault|Bus error|Hangup)\b|^\W*Primary job |^a non-zero exit code|noticed that process rank|exited on signal|Sending process \d+ closing"
 )
 
 

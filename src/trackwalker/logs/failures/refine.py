@@ -35,12 +35,14 @@ CANCELS = frozenset({130, 143})
 _REPORT, _BESIDE = 8, 3  # lines
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b|NET/OFI .*completed with error")
 _ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
+_INTERRUPTS = ("KeyboardInterrupt", "SignalException")  # what raises them is the request itself
+# A row of `kubectl get events` tells how long ago: where it stands says nothing of when it happened.
+_AGE_FIRST = re.compile(r"^\s*\d+[smhd]\S{0,12}\s+(?:Normal|Warning)\s")
 _EITHER = re.compile(r"(?i)either an error or (?:a )?timeout|failed or timed out")
 _TOO_LONG = re.compile(r"(?i)timed? ?out|stuck|hung|hang|deadlock|been waiting|not complete|rendezvous")
 # A scheduler that says why it ends a job; without a reason it may only clean up behind a task that failed.
 _WITH_A_REASON = re.compile(r"(?i)DUE TO (?!.*FAIL)|preempt|time limit")
 _IMAGE_STAGE = re.compile(r"== (?:Docker|Image|Container) pull FAILED")
-_WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _SEQ = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 _KUBERNETES = re.compile(
     r"(?i)\bkube|\bpods?\b|\.svc\b|cluster\.local|headless|\bk8s|-\d+\.[a-z][\w-]+|\.com/gpu|did not register"
@@ -53,6 +55,7 @@ _PYTHON = re.compile(
     r"|StopIteration|Syntax|Overflow|FloatingPoint)Error\b|\.py\b|\bpython"
 )
 
+_ONE_PROCESS = re.compile(rb"\b(?:num_processes|process_count|world_size)[=:] ?1\b")
 _LIVED = re.compile(r"(?i)mistaken")  # who is called dead says it of himself
 
 _CHECKPOINT = re.compile(
@@ -100,7 +103,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
         codes = [e.code for e in index.facts.exits if e.code not in CANCELS]
         if codes and codes[0] in (139, 135):
             group.become("crash-code", f"exit code {codes[0]}")
-    never_worked = not len(index.steps) and not index.facts.header and not index.places.counted
+    never_worked = not _worked(index) and not index.facts.header
     # Links that fail do so in the middle of a run; those that never worked have the wrong GID, VLAN or route.
     was_up = any(g.has("own-end") and kind_of_cause(g.cause) == "network" for g in groups)  # what goes down was up
     transfers = only(groups, "transfer") if never_worked and not was_up else None
@@ -109,8 +112,8 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     if (group := only(groups, "traceback")) and not having(groups, "exception"):
         ends = [h for g in having(groups, "request-to-end") for h in g.hits]
         asked = [h for h in ends if _ASKED_TO_END.search(h.text)]
-        if any("KeyboardInterrupt" in h.text for h in ends) or any(
-            when(h, index) < when(group.first, index) for h in asked
+        if any(word in h.text for word in _INTERRUPTS for h in ends) or any(
+            _before(h, group.first, index) for h in asked
         ):
             group.tier, group.why = 8, "it shows where the interrupt met the program"
     if (group := only(groups, "interface")) and group.tier == 1:
@@ -121,7 +124,6 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     _named_too_much(groups)
     beside_what_is_shown(groups, index)
     _without_python(groups, index)
-    _only_warned(groups, index)
     if index.places.unlimited:
         for group in having(groups, "locked-memory"):
             group.become("limit-lifted", "registering memory failed, though the log shows no limit of locked memory")
@@ -147,7 +149,7 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
         )  # what another command prints is no later
         if typed is not None and len(steps) and (steps.line > typed).any():
             continue
-        after = int((steps.line > last).sum()) if len(steps) else 0
+        after = int((steps.line > last).sum()) if len(steps) else _went_on(group, index, last)
         if completed or after >= STEPS_AFTER:
             group.tier, group.why = 8, "the run went on after it"
             continue
@@ -155,6 +157,25 @@ def survived(groups: list[Group], index: LogIndex, completed: bool) -> None:
             fatal = np.partition(steps.line, -STEPS_AFTER)[-STEPS_AFTER]
             late = [h for h in group.hits if h.last_line - index.earlier.get(h.file, 0) >= fatal]
             group.hits = [h if h.line - index.earlier.get(h.file, 0) >= fatal else _last(h) for h in late]
+
+
+def _before(request: Hit, hit: Hit, index: LogIndex) -> bool:
+    """Whether a request to end may have come before a line."""
+    return _AGE_FIRST.match(request.text) is not None or when(request, index) < when(hit, index)
+
+
+def _worked(index: LogIndex) -> bool:
+    """Whether anything tells that it trained, in steps that are known or in another dialect."""
+    return bool(len(index.steps) or index.places.counted or index.progress)
+
+
+def _went_on(group: Group, index: LogIndex, last: int) -> int:
+    """How often a trainer that nobody knows told of progress after what did not end a process by itself.
+
+    Whose bars they are is not told: only where one output stands alone and nothing was raised they are of the same run.
+    """
+    one = not (index.places.prompts or index.places.sections.lines or having([group], "exception", "traceback"))
+    return sum(line > last for line in index.progress) if one else 0
 
 
 def _last(hit: Hit) -> Hit:
@@ -169,7 +190,7 @@ def _late_start(groups: list[Group], index: LogIndex) -> None:
     for group in having(groups, "meeting"):
         if group.tier != 1:
             continue
-        if len(index.steps) or index.places.counted:
+        if _worked(index):
             group.become("training-began", "training had begun: it looks for one that is gone")
         elif any(at < when(group.first, index) for at in failed):
             group.tier = 3
@@ -183,20 +204,20 @@ def _followers(groups: list[Group], index: LogIndex) -> None:
         if group.first.file != "sacct" and any(at < when(group.first, index) for at in told):
             group.become("scheduler-ended-it", "Slurm had ended the job before")
     for end in having(groups, "end-of-process"):
-        if end.tier <= 4 and any(when(h, index) < when(end.first, index) for h in asked):
+        if end.tier <= 4 and any(_before(h, end.first, index) for h in asked):
             end.tier, end.why = 6, "it came after the request to end"
     for raised in having(groups, "exception"):
         reacting = all(reacts(h.text) for h in raised.hits)
-        if reacting and raised.tier <= 4 and any(when(h, index) < when(raised.first, index) for h in asked):
+        if reacting and raised.tier <= 4 and any(_before(h, raised.first, index) for h in asked):
             for behind in (raised, *having(groups, "traceback")):
                 behind.tier, behind.why = 6, "it came after the request to end"
     _behind_what_was_raised(groups, index)
     reasons = [h for h in asked if h.rank is None and _WITH_A_REASON.search(h.text)]
     for late in having(groups, "outlived-the-end"):
-        if any(when(h, index) < when(late.first, index) for h in reasons):
+        if any(_before(h, late.first, index) for h in reasons):
             late.tier, late.why = 6, "the scheduler had said before why it ends the job"
     for lost in having(groups, "victim"):
-        if lost.tier in (3, 4) and any(when(h, index) < when(lost.first, index) for h in reasons):
+        if lost.tier in (3, 4) and any(_before(h, lost.first, index) for h in reasons):
             lost.tier, lost.why = 6, "it came after the scheduler had ended the job"
     why = [g for g in having(groups, "request-to-end") if g.has("ended-itself") and g.tier == 5]
     for group in having(groups, "pending") if why else ():
@@ -353,20 +374,13 @@ def _heartbeat(group: Group, index: LogIndex) -> None:
     elif beat and accused and not accused & beat.own_death.keys() and beat.own_death:
         group.become("accused-silent", "the suspect logged nothing afterwards while the other ranks did")
         group.hosts = tuple(h for r in sorted(accused) if (h := index.facts.host_of(r)))
-    elif not index.facts.header and not exits:
+    elif not index.facts.header and not exits and not _alone(index):
         group.become("accused-died", "nothing in the log tells how the suspect ended, or that it lived")
 
 
-def _only_warned(groups: list[Group], index: LogIndex) -> None:
-    """What Python only warned of did not end a program that raised something afterwards."""
-    raised = [when(h, index) for g in having(groups, "exception") for h in g.hits if not _WARNING.search(h.text)]
-    for group in groups:
-        if (
-            group.tier <= 3
-            and all(_WARNING.search(text) for h in group.hits for text in (h.text, *h.more))
-            and any(at > when(group.hits[-1], index) for at in raised)
-        ):
-            group.tier, group.why = 6, "it was a warning, and the program went on"
+def _alone(index: LogIndex) -> bool:
+    """Whether the run had one process: then whoever is called dead is the one that says so."""
+    return index.scan is not None and _ONE_PROCESS.search(index.scan.front) is not None
 
 
 def _without_python(groups: list[Group], index: LogIndex) -> None:

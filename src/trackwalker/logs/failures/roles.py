@@ -13,6 +13,7 @@ from trackwalker.logs.failures.line_hosts import host_of_hit, hosts_told
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
 from trackwalker.logs.failures.refine import CANCELS, KILLED, refine, survived
 from trackwalker.logs.failures.structure import ERROR, read
+from trackwalker.logs.failures.understood import carried
 from trackwalker.logs.failures.unnamed import sort_errors, sort_raised, weigh
 from trackwalker.logs.scanning.index import Hit, LogIndex
 from trackwalker.logs.scanning.lines import Body
@@ -20,6 +21,7 @@ from trackwalker.logs.scanning.lines import Body
 UNCLASSIFIED = "unclassified"  # the cause of what is located and not named
 _SAME = 20  # lines: what a rank says so close together is about one thing
 _FEW = 4
+_TIMED_OUT = frozenset({124})  # the launcher's own limit
 _ENDS = 5  # the tier of who ended a run
 _CLEAR = 2.0  # the weight of words
 _BLOCK = 3  # lines
@@ -64,6 +66,7 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
             sort_raised(group, index)
     refine(groups, index)
     weigh(groups, index)
+    carried(groups, index)
     first_rank, first_host, says = _first_failure(groups, index)
     ordered = sorted(groups, key=lambda g: (g.tier, -g.first.signature.priority, when(g.first, index)))
     primary = ordered[0] if ordered and ordered[0].tier <= 5 and not completed else None
@@ -202,7 +205,7 @@ def _ended_from_outside(groups: list[Group], primary: Group, index: LogIndex) ->
     Ranks that are told to end drop their connections and complain about each other: that is how a cancel sounds.
     """
     summary = index.facts.summary
-    if summary is None or summary.exit not in CANCELS:
+    if summary is None or summary.exit not in CANCELS | _TIMED_OUT:
         return None
     # A rank that loses its peers while it was asked to end may exit with an error or an abort; where the cancel has its
     # own line, that line stands before them.
@@ -263,6 +266,9 @@ def _kind(group: Group, hosts: set[str]) -> str:
     cause = (
         (group.was or hit.signature.cause) if group.cause == UNCLASSIFIED else group.cause
     )  # a class is what a symptom still tells
+    turned = group.has("meeting") and cause != hit.signature.cause
+    if turned and (found := kind_of([hit.text], least=_MEANT, but="time")):
+        return found  # what it turned out to tell says less of it than its own words
     if not vague and (known := kind_of_cause(cause, hit.text) or kind_of_cause(cause, hit.last_text)):
         return known
     told = hit.told or read(Body(hit.text, hit.rank, None, False, None))
@@ -283,7 +289,9 @@ def _kind(group: Group, hosts: set[str]) -> str:
     if (signal or code or _NO_CODE.search(hit.text)) and found in ("", "scheduler", "data"):
         found = kind_of_end(signal, code or 1)  # who tells of an end says nothing of what it was about
     found = found or (kind_of_cause(group.cause) if group.cause != UNCLASSIFIED else "")
-    return "program" if found == "time" and not group.has("exception") else found  # when is no place to search
+    if found == "time" and group.has("exception"):  # when is no place to search: where else its words lean
+        return kind_of(texts, told.about, told.exception, told.errno, hosts, _CLEAR, but="time") or found
+    return "program" if found == "time" else found
 
 
 def _slurms(text: str) -> tuple[int | None, int | None]:

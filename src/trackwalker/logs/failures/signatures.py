@@ -14,18 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from trackwalker.job.causes import Swept, known
 from trackwalker.job.yaml_files import read_yaml
 from trackwalker.logs.failures import codes
-from trackwalker.logs.failures.structure import counted_none
+from trackwalker.logs.failures.structure import GUESSES, counted_none
 from trackwalker.logs.scanning.disk_cache import kept
 from trackwalker.logs.scanning.lines import Body
 from trackwalker.logs.scanning.needles import SHORTEST
 
 FOLDER = Path(__file__).parents[1] / "signatures"
 NOTE = 9  # the tier of what is worth saying and never the failure
-# What follows lists what might have happened, and is no report that it did.
-_GUESSES = re.compile(
-    r"(?i)(?:possible|potential|likely|common) (?:root )?(?:reasons?|causes?)\b"
-    r"|indicates that the remote task|scheduler events"
-)
 _AROUND = 1500  # characters on both sides of a literal that its expression may look at: a hostile line stays cheap
 
 
@@ -94,7 +89,8 @@ Trait = Literal[
 # What else a log can show about a failure class: refine.py says when one holds, the signature what follows from it.
 Condition = Literal[
     "accused-died", "accused-silent", "another-program", "before-first-step", "coordinator-mute", "crash-code", "different-collectives",  # noqa: E501
-    "from-its-parent", "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python", "no-timeout-told",
+    "from-its-parent", "had-worked", "image-stage", "limit-lifted", "never-worked", "no-kubernetes", "no-python",
+    "no-shared-memory-told", "no-timeout-told", "not-well-before",
     "no-transport-told", "of-the-data", "others-lived",
     "scheduler-ended-it", "never-finished", "somebody-never-joined", "training-began", "while-loading",
     "while-saving",
@@ -219,7 +215,7 @@ class Signatures:
             if rule.owner in found:
                 continue
             at = rule.place(text, lower)
-            if at < 0 or body.in_payload(at) or _GUESSES.search(text, 0, at):
+            if at < 0 or body.in_payload(at) or GUESSES.search(text, 0, at):
                 continue
             if rule.owner in self.harmless:
                 harmless.append(rule.owner)

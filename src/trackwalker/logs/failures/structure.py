@@ -130,6 +130,11 @@ NEEDLES = tuple(
     )
     if len(word) >= 7
 )
+# What follows lists what might have happened, and is no report that it did.
+GUESSES = re.compile(
+    r"(?i)(?:possible|potential|likely|common) (?:root )?(?:reasons?|causes?)\b"
+    r"|indicates that the remote task|scheduler events"
+)
 _LEVEL = re.compile(
     r"^\W{0,4}(?:[\w./:,+ -]{1,60}?[\s\]|:(\[-]+)??\W{0,3}(?P<level>FATAL?|CRITICAL|CRIT|ERRO?R?|(?<=\[)[EF](?=\])|PANIC|EMERG|ALERT|SEVERE|SEVERITY=ERROR)\b"  # noqa: E501
 )

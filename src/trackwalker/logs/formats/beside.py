@@ -140,3 +140,14 @@ def _say(gatherer: Gatherer, said: Says, name: str) -> None:
         signature = known.by_exit
     if signature is not None:
         gatherer.say(signature, said.rank, said.text, name, clock, said.host)
+
+
+_RANK_FILE = re.compile(r"^rank-(\d{1,6})\.log$")
+
+
+def rank_files(directory: Path | None) -> dict[int, Path]:
+    """The other ranks' logs of a Kubernetes job."""
+    if directory is None or not directory.is_dir():
+        return {}
+    found = {int(m[1]): p for p in directory.iterdir() if (m := _RANK_FILE.match(p.name)) and p.is_file()}
+    return dict(sorted(found.items()))

@@ -21,16 +21,14 @@ SAVED = re.compile(  # MaxText's, Megatron's, DeepSpeed's, Hugging Face's, NeMo'
     r"(?:Saved a checkpoint at step +|successfully saved checkpoint from iteration +|Checkpoint global_step(?=\d+ is ready now)"
     r"|Saving model checkpoint to \S*checkpoint-|checkpoint save for step +(?=\d+ .*finalized successfully))(\d+)"
 )
-# A profiler's own words for its beginning and its end.
-PROFILER = (
-    ("activating the profiler", "activating profiler", "starting profiler", "start profiling"),
-    (
-        "profiler deactivated",
-        "deactivating the profiler",
-        "deactivating profiler",
-        "stopping profiler",
-        "finished dumping profiler",
-    ),
+# A profiler's own words for its beginning and, asked first, its end: trainers say it in many ways.
+_PROFILER = r"(?:torch |cuda |xla |jax |pytorch )?(?:profiler|profiling)\b"
+PROFILES = re.compile(
+    rf"(?i)^.{{0,120}}?\b(?:(?:activat|start|begin|enabl)\w* (?:the )?{_PROFILER}|{_PROFILER} (?:is )?(?:now )?(?:active|activated|started|enabled|on)\b)"
+)
+PROFILED = re.compile(
+    rf"(?i)^.{{0,120}}?\b(?:(?:deactivat|stop|end|finish|dump|disabl)\w* (?:of )?(?:the )?(?:dumping )?{_PROFILER}"
+    rf"|{_PROFILER} (?:is |has )?(?:deactivated|stopped|ended|finished|done)\b)"
 )
 SAVED_NOW = "Finished saving the checkpoint"  # torchtitan's, which names no step
 COMPILING = re.compile(
@@ -93,7 +91,7 @@ NEEDLES = (
     b"srun: error: ", b"Training completed", b"Trainer.fit` stopped", b"after training is done",
     b"raining finished", b"raining has finished", b"raining is finished", b"raining complete", b"raining is complete", b"raining done",
     b"/task:", b"JOB SUMMARY", b"Status:", b"Wall:", b"Saved a checkpoint", b"restoring from this run", b", total steps ", b"Total optimization steps", HEARTBEAT.encode(),
-    b"successfully saved checkpoint", b" is ready now", b"Saving model checkpoint", b"checkpoint save for step", SAVED_NOW.encode(), *(word.encode() for words in PROFILER for word in words),
+    b"successfully saved checkpoint", b" is ready now", b"Saving model checkpoint", b"checkpoint save for step", SAVED_NOW.encode(), b"rofiler", b"rofiling",
     b"from coordination service", b"Terminating process because", b"Traceback (most recent", b"JOB_ID=", b"JOB_NAME=",
     b"NNODES=", b"JOB_NODELIST=", b"NODELIST_EXPANDED=", b"JAX_COORDINATOR_PORT=", b"RAY_PORT=", b"PASSTHROUGH_ARGS=", b"MODEL_NAME", b"EXP_TAG=",
     b"Synchronizing hosts before training loop", b"Memstats: After params", b"Compiling module", b"ompilation of ",

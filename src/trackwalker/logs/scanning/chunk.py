@@ -20,7 +20,8 @@ from trackwalker.logs.scanning.steptable import Floats, Letters, read_rows
 
 CHUNK = 1 << 21  # fits the processor's cache, and is worth the calls it costs
 LABEL = 8  # bytes at the start of a step line that tell its rank
-_DRAWN = re.compile(rb"(\s*\d+: )?\s*(?:\d+%\||\{')")  # a bar's line begins with how far it is, and so with no label
+# What begins with how far it is (a bar, `iter 10: loss`) begins with no label, or with the one in front of that.
+_DRAWN = re.compile(rb"(\s*\d+: )?\s*(?:\d+%\||\{'|(?i:iter(?:ation)?|step|epoch|batch)\b[ =:#\[(]{0,3}\d)")
 LONGEST = 4096  # what we match stands near the front of a line; the rest of a megabyte line is payload
 MARGIN = 2 * LONGEST  # bytes read before and after a piece: enough to see a whole line of the greatest length
 LONGEST_WHOLE = 1 << 20  # of a line that is wanted to its end: a thousand host names fill many kilobytes

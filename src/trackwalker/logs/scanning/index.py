@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +34,7 @@ from trackwalker.logs.failures.structure import NEEDLES as STRUCTURE
 from trackwalker.logs.failures.whereabouts import Places, learn, telling
 from trackwalker.logs.formats import dialect as d
 from trackwalker.logs.formats.beside import apart, beside, host_told, is_no_log, names_of, rank_of_log
+from trackwalker.logs.formats.beside import rank_files as rank_files
 from trackwalker.logs.formats.blocks import HEADS, section_hosts
 from trackwalker.logs.formats.nodelist import hosts_in
 from trackwalker.logs.scanning.gathered import END, MOST_ENDS, MOST_HITS, MOST_MORE, MOST_RANKS, Gathered
@@ -43,6 +43,7 @@ from trackwalker.logs.scanning.gathered import Hit as Hit
 from trackwalker.logs.scanning.gathered import Source as Source
 from trackwalker.logs.scanning.lines import Body, clean
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
+from trackwalker.logs.scanning.progress import moved
 from trackwalker.logs.scanning.reader import MOST_TOLD, FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
 from trackwalker.logs.scanning.shares import Beside, read_beside
@@ -82,6 +83,7 @@ class LogIndex:
     places: Places = field(default_factory=Places)
     earlier: dict[str, int] = field(default_factory=dict)  # parts rotated away -> how many lines before the main log
     clocks_off: dict[int, float] = field(default_factory=dict)  # by rank: seconds that its clock is ahead of most
+    scan: Scan | None = None  # of the main log: its front and its end
     _timed: tuple[int, bool] = (-1, False)  # of how many hits it was found out
     _tasks: tuple[int, int] = (-1, -1)
 
@@ -89,6 +91,11 @@ class LogIndex:
     def steps(self) -> Steps:
         """The steps that the main log tells of."""
         return self.facts.steps
+
+    @cached_property
+    def progress(self) -> list[int]:
+        """The lines at the front and the end of the main log that tell of steps in whatever dialect."""
+        return [] if self.scan is None or self.facts.launched else moved(self.scan)  # our own trainers are known
 
     @property
     def timed(self) -> bool:
@@ -331,7 +338,7 @@ class Gatherer:
         facts.size, facts.lines, facts.ends_mid_line = scan.size, scan.lines, scan.ends_mid_line
         facts.hosts = facts.hosts or hosts_in(facts.header)
         index.harmless = dict(sorted(found.harmless.items()))
-        index.last_task, index.files = found.last_task, found.files
+        index.scan, index.last_task, index.files = scan, found.last_task, found.files
         index.rank_hosts, index.places = found.rank_hosts, found.places
         index.size, index.lines, index.skipped = found.size, found.lines, found.skipped
         index.clocks_off = clocks_off(found.clocks, found.rank_hosts) if len(found.files) > 1 else {}
@@ -387,14 +394,3 @@ class Gatherer:
                 Hit(python or unnamed, rank, seen.line, seen.text, seen.file, seen.clock, seen.count, seen.last_line,
                     task=seen.task, host=seen.host, told=seen.told, frame=seen.frame)
             )  # fmt: skip
-
-
-_RANK_FILE = re.compile(r"^rank-(\d{1,6})\.log$")
-
-
-def rank_files(directory: Path | None) -> dict[int, Path]:
-    """The other ranks' logs of a Kubernetes job."""
-    if directory is None or not directory.is_dir():
-        return {}
-    found = {int(m[1]): p for p in directory.iterdir() if (m := _RANK_FILE.match(p.name)) and p.is_file()}
-    return dict(sorted(found.items()))

@@ -81,10 +81,12 @@ class FactReader:
         elif d.COMPILING.search(body):
             if len(facts.compiles) < MOST_TOLD:
                 facts.compiles.append(number)
-        elif any(word in body.lower() for word in d.PROFILER[1]):  # "deactivating" holds "activating": the end first
+        elif d.PROFILED.match(body):
             if facts.profiles and len(facts.profiles[-1]) == 1:
                 facts.profiles[-1].append(number)
-        elif any(word in body.lower() for word in d.PROFILER[0]):
+            elif len(facts.profiles) < MOST_TOLD:  # one that goes on says only when it writes
+                facts.profiles.append([number, number])
+        elif d.PROFILES.match(body):
             if len(facts.profiles) < MOST_TOLD and (not facts.profiles or len(facts.profiles[-1]) > 1):
                 facts.profiles.append([number])
         elif match := d.MEMORY.search(body):
