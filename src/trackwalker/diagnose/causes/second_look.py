@@ -125,8 +125,13 @@ def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symp
 
 
 def _spoken(slowing: Sequence[Examination], symptoms: Symptoms) -> set[int]:
-    """The slow phases that found causes speak for."""
-    return {i for e in slowing for i in (range(len(symptoms.slow)) if e.spans is None else e.spans)}
+    """The slow phases that found causes speak for: of one that is about none, those that its own wait has a part in."""
+
+    def part(e: Examination, i: int) -> bool:
+        booked = (a.shares.get(e.playbook.id, 1.0) for a in symptoms.accounts if i in a.slow)
+        return all(share >= SOME for share in booked) if e.spans is None else i in e.spans
+
+    return {i for i in range(len(symptoms.slow)) if any(part(e, i) for e in slowing)}
 
 
 def name_whom_they_wait_for(
