@@ -10,17 +10,17 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.claims import fleet_cause
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination
-from trackwalker.diagnose.causes.second_look import Located, SecondLook, Standing
+from trackwalker.diagnose.causes.playbook import Playbook
+from trackwalker.diagnose.causes.second_look import Located, SecondLook, Standing, cause_at
 from trackwalker.diagnose.causes.states import graph
 from trackwalker.diagnose.deviations.levels import LATE_FROM, Unlike, late_rank, unlike_all_along
 from trackwalker.diagnose.deviations.limits import limits_ahead, limits_reached
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.deviations.table import cite, name
-from trackwalker.diagnose.deviations.unclassified import CAUSE, Suspicion
+from trackwalker.diagnose.deviations.unclassified import Suspicion
 from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.facts.account_facts import measured, told
-from trackwalker.diagnose.verdict import Action, Cause, Onset, Outcome
-from trackwalker.record.clock import utc
+from trackwalker.diagnose.verdict import Action, Outcome
 from trackwalker.record.phases import LEAST_LOST_S
 
 _CITED = 4  # differences of one host
@@ -30,16 +30,10 @@ _BEYOND = 2.0  # times as much as the steps, on a scale of ratios: what waits or
 
 def _located(
     case: Case, standing: Standing, place: Suspicion, cited: list[str], summary: str, why: str,
-    uncertainty_s: float | None = None, name: str = CAUSE, dated: bool = True,
+    uncertainty_s: float | None = None, known: Playbook | None = None, dated: bool = True,
 ) -> Located:  # fmt: skip
-    step = case.timeline.step_at(place.since) if case.timeline is not None else None
-    cause = Cause(
-        cause=name, role="root", confidence=0.0, hosts=list(place.hosts), evidence=cited,
-        gpus=[case.topology.gpu_name(g) for g in place.gpus], devices=list(place.devices),
-        onset=Onset(time=utc(place.since), step=step, uncertainty_s=uncertainty_s) if dated else None,
-    )  # fmt: skip
     action = Action(do="inspect-hosts", hosts=list(place.hosts), why=why, risk="none", needs_approval=False)
-    return Located(standing, [cause], summary, action, place)
+    return Located(standing, [cause_at(case, place, cited, known, uncertainty_s, dated=dated)], summary, action, place)
 
 
 def locate_limit(case: Case, symptoms: Symptoms, leading: Sequence[Examination], book: EvidenceBook) -> Located | None:
@@ -143,8 +137,8 @@ def common_change(
             first = "No known cause fits and no host stands out, but" if cause is None else f"{cause.title}:"
             summary = f"{first} with the trouble began, everywhere: {said}."
             why = f"find out what {name(d)} have in common that moved this: {said}"
-            called = CAUSE if cause is None else cause.id
-            return _located(case, "alone", Suspicion((), (), (), (d,), d.since), [cited[0]], summary, why, name=called)
+            place = Suspicion((), (), (), (d,), d.since)
+            return _located(case, "alone", place, [cited[0]], summary, why, known=cause)
     return ""
 
 

@@ -50,21 +50,16 @@ def limits_ahead(case: Case, book: EvidenceBook) -> Reached | None:
     A share by itself may well come to 1, and nobody knows what it is a share of: it counts where most of it is gone,
     so that the rest goes in less time than that was seen to take.
     """
-    left = still_to_run(case)
+    left = still_to_run(case) or 0.0
 
-    def ahead(times: Floats, values: Floats) -> float | None:
-        trend = steady_rise(times, values)
-        return float(times[0]) if trend is not None and left and trend.until(1.0) < left else None
+    def gone(times: Floats, used: Floats, whole: float, within: float) -> float | None:
+        trend = steady_rise(times, used)
+        return float(times[0]) if trend is not None and trend.until(whole) < within else None
 
-    def gone(times: Floats, values: Floats) -> float | None:
-        trend, seen = steady_rise(times, -values), float(times[-1] - times[0])
-        return float(times[0]) if trend is not None and left and trend.until(0.0) < min(left, seen) else None
-
-    grows = "grows all along ({share:.1%} of its limit so far) and comes to it"
-    falls = "falls all along ({share:.1%} are left) and comes to nothing"
-    rest = f" in the {left or 0.0:.0f} s left to run"
-    return (
-        (_few(case, book, ahead, grows + rest, True) or _few(case, book, gone, falls + rest, False)) if left else None
+    grows = f"grows all along ({{share:.1%}} of its limit so far) and comes to it in the {left:.0f} s left to run"
+    falls = f"falls all along ({{share:.1%}} are left) and comes to nothing in the {left:.0f} s left to run"
+    return _few(case, book, lambda t, v: gone(t, v, 1.0, left), grows, True) or _few(
+        case, book, lambda t, v: gone(t, -v, 0.0, min(left, float(t[-1] - t[0]))), falls, False
     )
 
 
