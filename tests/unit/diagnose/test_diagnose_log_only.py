@@ -101,7 +101,7 @@ def test_words_that_nobody_knows_are_told_with_their_class_and_who_said_them_fir
 def test_a_store_that_was_waited_for_and_then_failed_is_broken_and_no_host_s_own(tmp_path: Path) -> None:
     silent = "1: node002 kernel: nfs: server 10.40.0.5 not responding, timed out\n"
     failed = "".join(
-        f"{r}: Traceback (most recent call last):\n{r}:   File \"save.py\", line 3, in write\n"
+        f'{r}: Traceback (most recent call last):\n{r}:   File "save.py", line 3, in write\n'
         f"{r}: OSError: [Errno 5] Input/output error\n"
         for r in (0, 2)
     )
