@@ -324,9 +324,10 @@ def _ask_signature(test: Test, causes: list[str], case: Case, book: EvidenceBook
     few = wrote if len(wrote) * 2 <= max(len(case.hosts), 1) else set()  # what most ranks say accuses nobody
     role = "" if lead.role == "primary" or test.warnings else lead.role
     words = next((f.text for f in mine if not only_waits(f)), lead.text)
-    alone = theirs_alone(mine)
-    return TestResult(test, True, ids, few, time=case.end_of_work, accuses=alone, log_role=role, words=words,
-                      wrote={h for f in mine for h in f.hosts})  # fmt: skip
+    return TestResult(
+        test, True, ids, few, time=case.end_of_work, accuses=theirs_alone(mine), log_role=role, words=words,
+        wrote={h for f in mine for h in f.hosts},
+    )  # fmt: skip
 
 
 def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook, accused: list[str]) -> TestResult:
