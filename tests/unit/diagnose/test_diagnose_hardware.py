@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from trackwalker.diagnose.causes.detect import compared
 from trackwalker.diagnose.causes.evidence import EvidenceBook
+from trackwalker.diagnose.causes.playbook import Test as Question
 from trackwalker.diagnose.deviations.hardware import held_back_everywhere, profiles
 from trackwalker.diagnose.episodes.symptoms import Span, Symptoms
+from trackwalker.stats.detectors import Finding
 
 STEADY = Symptoms(frozenset(), windows={"steady": [Span(1000.0, 4000.0)]})
 
@@ -54,3 +57,13 @@ def test_an_unknown_card_or_no_steady_stretch_says_nothing() -> None:
 def test_the_issue_names_these_kinds() -> None:
     assert set(profiles()) >= {"MI300X", "MI355X", "H100", "H200", "B200"}
     assert all(p.busy_w < p.limit_w for p in profiles().values())
+
+
+def test_of_several_kinds_of_cards_a_sentence_speaks_of_one() -> None:
+    test = Question(
+        id="limit", role="require", detector="lows", query="q", metrics=["hw_gpu_power_limit_watts"], says="s"
+    )
+    mixed: Any = SimpleNamespace(kinds={"a": "MI300X", "b": "MI300X", "c": "H100"})
+    values = {"a": 480.0, "b": 750.0, "c": 700.0}
+    assert compared(test, mixed, values, Finding(True, ("a",))) == {"a": 480.0, "b": 750.0}
+    assert compared(test, mixed, values, Finding(False)) == values

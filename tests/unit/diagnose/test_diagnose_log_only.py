@@ -96,3 +96,14 @@ def test_words_that_nobody_knows_are_told_with_their_class_and_who_said_them_fir
     assert "first on rank 2 / node003" in verdict.summary
     assert "of the class storage" in verdict.summary
     assert "sector map refused" in verdict.summary
+
+
+def test_a_store_that_was_waited_for_and_then_failed_is_broken_and_no_host_s_own(tmp_path: Path) -> None:
+    silent = "1: node002 kernel: nfs: server 10.40.0.5 not responding, timed out\n"
+    failed = "".join(
+        f'{r}: Traceback (most recent call last):\n{r}:   File "save.py", line 3, in write\n'
+        f"{r}: OSError: [Errno 5] Input/output error\n"
+        for r in (0, 2)
+    )
+    found = verdict_of(tmp_path, header() + steps(20) + silent + failed + spoken(EXIT, [0, 2], 1) + ending(1))
+    assert [(c.cause, c.hosts) for c in found.roots] == [("storage-error", [])]

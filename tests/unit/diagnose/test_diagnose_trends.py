@@ -134,9 +134,10 @@ class Keys(Memory):
     """The share of its keys that each host has used, with a gauge for their limit."""
 
     renamed: frozenset[str] = frozenset()
+    names = frozenset({"kernel_keys", "kernel_keys_max"})
 
     def metrics(self) -> frozenset[str]:
-        return frozenset({"kernel_keys", "kernel_keys_max"})
+        return self.names
 
     def by_host(self, query: str, at: float) -> dict[str, float]:
         return {h: float(of(at)) for h, of in self.used.items()}
@@ -158,3 +159,23 @@ def test_who_grows_towards_a_limit_of_its_own_is_told_before_it_is_there(
     assert (found.hosts if found is not None else ()) == hosts
     if hosts:
         assert "kernel_keys grows all along" in book.items[0].says
+
+
+@pytest.mark.parametrize("names", [{"nfct_entries", "nfct_table_limit"}, {"fdtable_open_files", "fdtable_limit"}])
+def test_a_limit_may_say_more_or_less_of_what_it_limits(tmp_path: Path, names: set[str]) -> None:
+    used = lambda t: 0.1 + 0.5 * (t - 1000.0) / 7200.0  # noqa: E731
+    keys = Keys({"a": used, "b": lambda t: 0.1, "c": lambda t: 0.1})
+    keys.names = frozenset(names)
+    found = limits_ahead(case_of(tmp_path, keys, 400)[0], EvidenceBook())
+    assert found is not None
+    assert found.hosts == ("a",)
+
+
+@pytest.mark.parametrize(("lost", "steps", "told"), [(0.6, 400, True), (0.6, 130, False), (0.3, 4000, False)])
+def test_what_runs_out_on_one_host_is_told_where_most_of_it_is_gone(
+    tmp_path: Path, lost: float, steps: int, told: bool
+) -> None:
+    keys = Keys({"a": lambda t: 0.9 - lost * (t - 1000.0) / 7200.0, "b": lambda t: 0.9, "c": lambda t: 0.9})
+    keys.names = frozenset({"reservoir_level_ratio"})
+    found = limits_ahead(case_of(tmp_path, keys, steps)[0], EvidenceBook())
+    assert (found is not None) == told

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trackwalker.diagnose.causes.states import graph
-from trackwalker.diagnose.deviations.levels import Unlike, _fits_the_steps, _kind, _odd_ones, _outside
+from trackwalker.diagnose.deviations.levels import Unlike, _excused, _fits_the_steps, _kind, _odd_ones, _outside
 from trackwalker.diagnose.episodes.symptoms import Span
 from trackwalker.telemetry.client import Sample
 from trackwalker.telemetry.meaning import Place, meaning_of
@@ -121,6 +121,24 @@ def test_what_costs_time_moves_with_the_steps(varies: float, together: bool, sev
     odd_one = Unlike(meaning_of("acme_x"), "odd", place, "n7", 1.0, 0.0, 9.0, "q", "s", {})
     case = SimpleNamespace(timeline=timeline)
     assert _fits_the_steps(case, telemetry, odd_one, several) == fits  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("metric", "host", "kind", "excused"),
+    [
+        ("thp_compaction_stall_seconds_total", "n7", "odd", False),
+        ("thp_compaction_stall_seconds_total", "n0", "odd", True),  # the first host also coordinates
+        ("hw_gpu_pcie_link_width", "n0", "alike", False),
+        ("bmc_fan_speed_rpm", "n7", "odd", True),  # a warmer place
+        ("optic_fec_corrected_codewords_total", "n7", "odd", True),  # corrected: no harm done
+        ("optic_fec_uncorrected_codewords_total", "n7", "odd", False),
+    ],
+)
+def test_a_level_with_a_reason_of_its_own_accuses_only_where_the_steps_move_with_it(
+    metric: str, host: str, kind: Any, excused: bool
+) -> None:
+    odd_one = Unlike(meaning_of(metric), kind, Place(host, None, None, None, ()), host, 1.0, 0.0, 9.0, "q", "s", {})
+    assert _excused(odd_one, SimpleNamespace(hosts=EIGHT)) == excused  # type: ignore[arg-type]
 
 
 def test_of_two_hosts_the_other_ports_are_the_peers_of_a_port() -> None:

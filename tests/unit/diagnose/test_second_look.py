@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trackwalker.diagnose.accounts.accounts import Account
+from trackwalker.diagnose.accounts.accounts import Account, Booking
+from trackwalker.diagnose.accounts.waits import Rates, all_waits
 from trackwalker.diagnose.causes.claims import claim_of, covered
 from trackwalker.diagnose.causes.examine import Examination
 from trackwalker.diagnose.causes.examine import TestResult as Result
 from trackwalker.diagnose.causes.playbook import Playbook
 from trackwalker.diagnose.causes.playbook import Test as Question
-from trackwalker.diagnose.causes.second_look import OpenQuestion, SecondLook, open_question
+from trackwalker.diagnose.causes.second_look import OpenQuestion, SecondLook, _spoken, open_question
 from trackwalker.diagnose.causes.states import graph
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.episodes.episodes import Episode, alone, further
@@ -159,3 +160,16 @@ def test_of_two_roots_the_one_that_speaks_for_a_splinter_of_the_stretch_is_chanc
     assert covered([splinter], joined, graph()) == frozenset(), "alone it is the best there is"
     apart = tuple(replace(stretch, slow=frozenset({i})) for i in (0, 1))
     assert covered([whole, splinter], replace(SYMPTOMS, accounts=apart), graph()) == frozenset(), "a stretch of its own"
+
+
+def test_slower_saves_speak_for_no_slow_phase_in_which_the_time_for_saves_was_read_and_is_no_part_of_it() -> None:
+    cause = found({0, 1}, "growing-saves")
+    cause.results[0].spans, cause.playbook = None, cause.playbook.model_copy(update={"id": "storage-degradation"})
+    wait = next(w for w in all_waits() if w.id == "save")
+
+    def spoken(share: float) -> set[int]:
+        read = Booking(wait, wait.cause, share, (), "h1", Rates("q", {"h1": share}), None)
+        account = Account("slow-1", (100, 199), 1000.0, 200.0, frozenset({0}), 10.0, (read,))
+        return _spoken([cause], replace(SYMPTOMS, accounts=(account,)))
+
+    assert (spoken(0.0), spoken(0.6)) == ({1}, {0, 1})

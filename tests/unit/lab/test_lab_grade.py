@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trackwalker.lab.scenario import Truth
+from trackwalker.lab.scenario import TrueCause, Truth
 from trackwalker.lab.scoring.grade import grade
 from trackwalker.lab.scoring.measures import MEASURES, Share
 from trackwalker.lab.scoring.results import CaseResult
@@ -131,3 +131,10 @@ def test_measures_ask_only_where_they_can() -> None:
 )
 def test_intervals_are_wilsons(right: int, of: int, low: float, high: float) -> None:
     assert Share(right, of).interval == pytest.approx((low, high), abs=1e-4)
+
+
+def test_what_is_as_it_should_be_need_not_name_anybody() -> None:
+    calm = Truth(outcome="expected", roots=[TrueCause(cause="telemetry-gap", hosts=["h1"])])
+    for hosts, right in ((["h1"], True), ([], True), (["h2"], False)):
+        found = verdict(outcome="expected", causes=[cause("telemetry-gap", *hosts)])
+        assert grade(found, calm).passed == right

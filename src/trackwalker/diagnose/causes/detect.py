@@ -53,7 +53,7 @@ def detect(test: Test, case: Case, values: Values, reference: Values | None, acc
     """What a test's detector finds in one number per host, GPU or device."""
     options: dict[str, Any] = dict(test.with_)
     name = test.detector or ""
-    if name in _OF_PEERS and case.kinds and all("gpu" in m for m in test.metrics):
+    if _by_kind(test, case):
         return _within_kinds(test, case, values, reference)
     if name in _PLAIN:
         return _PLAIN[name](values, **options)
@@ -87,6 +87,16 @@ def detect(test: Test, case: Case, values: Values, reference: Values | None, acc
         worst = tuple(sorted(k for k, v in mine.items() if v > 0.2 * max(mine.values(), default=0.0) and v > 0))
         return Finding(bool(worst), worst, {"value": max(mine.values(), default=0.0)})
     raise UsageError(f"test '{test.id}' names the unknown detector '{test.detector}'")
+
+
+def _by_kind(test: Test, case: Case) -> bool:
+    return test.detector in _OF_PEERS and bool(case.kinds) and all("gpu" in m for m in test.metrics)
+
+
+def compared(test: Test, case: Case, values: dict[str, float], finding: Finding) -> dict[str, float]:
+    """The values that a sentence about somebody speaks of: cards of another kind are not among `the others`."""
+    kinds = {case.kinds.get(h.partition("/")[0]) for h in finding.hosts} if _by_kind(test, case) else set()
+    return {k: v for k, v in values.items() if not kinds or case.kinds.get(k.partition("/")[0]) in kinds}
 
 
 def _within_kinds(test: Test, case: Case, values: Values, reference: Values | None) -> Finding:

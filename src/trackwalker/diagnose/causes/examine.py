@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from trackwalker.diagnose.case import Case
-from trackwalker.diagnose.causes.detect import SHORTEST_WINDOW_S, answered, detect, windows_of
+from trackwalker.diagnose.causes.detect import SHORTEST_WINDOW_S, answered, compared, detect, windows_of
 from trackwalker.diagnose.causes.evidence import EvidenceBook, span_words, statement, told
 from trackwalker.diagnose.causes.logcause import only_waits, theirs_alone
 from trackwalker.diagnose.causes.playbook import Playbook, Test
@@ -349,7 +349,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
         result.fired = bool(result.fired)
         result.covered |= {name.partition("/")[0] for name in values} if test.label != "device" else set()
         words = {"window": span_words(span), **heartbeat.words(case)}
-        text, numbers = statement(test, finding, words), told(values, finding)
+        text, numbers = statement(test, finding, words), told(compared(test, case, values, finding), finding)
         if reference and "{before" in (test.says if finding.fired else test.clean):
             # What is said of both windows has to come back from one query.
             query = f'{query} or label_replace({before}, "window", "{test.against}", "", "")'

@@ -10,17 +10,17 @@ from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.claims import fleet_cause
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.causes.examine import Examination
-from trackwalker.diagnose.causes.second_look import Located, SecondLook, Standing
+from trackwalker.diagnose.causes.playbook import Playbook
+from trackwalker.diagnose.causes.second_look import Located, SecondLook, Standing, cause_at
 from trackwalker.diagnose.causes.states import graph
 from trackwalker.diagnose.deviations.levels import LATE_FROM, Unlike, late_rank, unlike_all_along
 from trackwalker.diagnose.deviations.limits import limits_ahead, limits_reached
 from trackwalker.diagnose.deviations.sweep import Deviation
 from trackwalker.diagnose.deviations.table import cite, name
-from trackwalker.diagnose.deviations.unclassified import CAUSE, Suspicion
+from trackwalker.diagnose.deviations.unclassified import Suspicion
 from trackwalker.diagnose.episodes.symptoms import SOFT, Symptoms
 from trackwalker.diagnose.facts.account_facts import measured, told
-from trackwalker.diagnose.verdict import Action, Cause, Onset, Outcome
-from trackwalker.record.clock import utc
+from trackwalker.diagnose.verdict import Action, Outcome
 from trackwalker.record.phases import LEAST_LOST_S
 
 _CITED = 4  # differences of one host
@@ -30,14 +30,10 @@ _BEYOND = 2.0  # times as much as the steps, on a scale of ratios: what waits or
 
 def _located(
     case: Case, standing: Standing, place: Suspicion, cited: list[str], summary: str, why: str,
-    onset: Onset | None = None, name: str = CAUSE,
+    uncertainty_s: float | None = None, known: Playbook | None = None, dated: bool = True,
 ) -> Located:  # fmt: skip
-    cause = Cause(
-        cause=name, role="root", confidence=0.0, hosts=list(place.hosts), onset=onset, evidence=cited,
-        gpus=[case.topology.gpu_name(g) for g in place.gpus], devices=list(place.devices),
-    )  # fmt: skip
     action = Action(do="inspect-hosts", hosts=list(place.hosts), why=why, risk="none", needs_approval=False)
-    return Located(standing, [cause], summary, action, place)
+    return Located(standing, [cause_at(case, place, cited, known, uncertainty_s, dated=dated)], summary, action, place)
 
 
 def locate_limit(case: Case, symptoms: Symptoms, leading: Sequence[Examination], book: EvidenceBook) -> Located | None:
@@ -55,11 +51,9 @@ def locate_limit(case: Case, symptoms: Symptoms, leading: Sequence[Examination],
     said = next(i.says for i in book.items if i.id == reached.cited)
     stands = "stands before the end of the run" if ended else "will end the run"
     summary = f"A limit of one host {stands}, for no known reason: {said}."
-    step = case.timeline.step_at(reached.since) if case.timeline is not None else None
-    onset = Onset(time=utc(reached.since), step=step, uncertainty_s=60.0)
     place = Suspicion(reached.hosts, (), (), (), reached.since)
     why = f"see what uses it up, or raise the limit: {said}"
-    return _located(case, "before" if leading else "alone", place, [reached.cited], summary, why, onset)
+    return _located(case, "before" if leading else "alone", place, [reached.cited], summary, why, 60.0)
 
 
 def locate_wait(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
@@ -74,9 +68,8 @@ def locate_wait(case: Case, symptoms: Symptoms, outcome: Outcome, book: Evidence
     cited = [measured(booking, book), told(case, account, book)]
     says = "; ".join(next(i.says for i in book.items if i.id == c) for c in cited)
     summary = f"Steps {account.steps[0]}..{account.steps[1]} waited for {', '.join(booking.hosts)}: {says}."
-    onset = Onset(time=utc(account.since), step=account.steps[0])
     place = Suspicion(booking.hosts, (), (), (), account.since)
-    return _located(case, "alone", place, cited, summary, f"find out why: {says}", onset)
+    return _located(case, "alone", place, cited, summary, f"find out why: {says}")
 
 
 def locate_late(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
@@ -88,10 +81,9 @@ def locate_late(case: Case, symptoms: Symptoms, outcome: Outcome, book: Evidence
     source = f"{LATE_FROM}: each rank's ends of the same steps, less the median of all"
     cited = book.add("progress", source, found.says, {k: float(v) for k, v in numbers.items()})
     summary = f"No metric tells why, but all wait for one rank: {found.says}."
-    onset = Onset(time=utc(found.since), step=case.timeline.step_at(found.since) if case.timeline else None)
     place = Suspicion((found.host,), (), (), (), found.since)
     why = f"see what that rank does between its steps (stacks, profile): {found.says}"
-    return _located(case, "alone", place, [cited], summary, why, onset)
+    return _located(case, "alone", place, [cited], summary, why)
 
 
 def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: EvidenceBook) -> Located | None:
@@ -114,7 +106,7 @@ def locate_unlike(case: Case, symptoms: Symptoms, outcome: Outcome, book: Eviden
     )
     why = f"take a closer look at {where}, before the next run: {seen}"
     place = Suspicion(tuple(hosts), tuple(gpus), tuple(devices), (), case.start or 0.0)
-    return _located(case, "before" if outcome == "expected" else "alone", place, cited, summary, why)
+    return _located(case, "before" if outcome == "expected" else "alone", place, cited, summary, why, dated=False)
 
 
 def _since(odd: Sequence[Unlike]) -> str:
@@ -145,9 +137,8 @@ def common_change(
             first = "No known cause fits and no host stands out, but" if cause is None else f"{cause.title}:"
             summary = f"{first} with the trouble began, everywhere: {said}."
             why = f"find out what {name(d)} have in common that moved this: {said}"
-            onset = Onset(time=utc(d.since), step=case.timeline.step_at(d.since) if case.timeline else None)
             place = Suspicion((), (), (), (d,), d.since)
-            return _located(case, "alone", place, [cited[0]], summary, why, onset, CAUSE if cause is None else cause.id)
+            return _located(case, "alone", place, [cited[0]], summary, why, known=cause)
     return ""
 
 

@@ -61,6 +61,20 @@ class SecondLook:
     beside: frozenset[str] = frozenset()  # roots that chance speaks for, or that carry nothing of their own
 
 
+def cause_at(
+    case: Case, place: Suspicion, evidence: list[str], known: Playbook | None = None,
+    uncertainty_s: float | None = None, explains: float | None = None, dated: bool = True,
+) -> Cause:  # fmt: skip
+    """A root that is known by its place, and by name where a cause file fits it."""
+    step = case.timeline.step_at(place.since) if case.timeline is not None else None
+    return Cause(
+        cause=CAUSE if known is None else known.id, role="root", evidence=evidence, explains=explains,
+        confidence=0.0,  # weighed when the whole verdict is there
+        hosts=list(place.hosts), gpus=[case.topology.gpu_name(g) for g in place.gpus], devices=list(place.devices),
+        onset=Onset(time=utc(place.since), step=step, uncertainty_s=uncertainty_s) if dated else None,
+    )  # fmt: skip
+
+
 def look_again(
     case: Case, symptoms: Symptoms, found: Sequence[Examination], roles: Mapping[str, Role],
     along: Sequence[Examination],
@@ -125,8 +139,13 @@ def _worth_reading(episodes: list[Episode], slowing: Sequence[Examination], symp
 
 
 def _spoken(slowing: Sequence[Examination], symptoms: Symptoms) -> set[int]:
-    """The slow phases that found causes speak for."""
-    return {i for e in slowing for i in (range(len(symptoms.slow)) if e.spans is None else e.spans)}
+    """The slow phases that found causes speak for: of one that is about none, those that its own wait has a part in."""
+
+    def part(e: Examination, i: int) -> bool:
+        booked = (a.shares.get(e.playbook.id, 1.0) for a in symptoms.accounts if i in a.slow)
+        return all(share >= SOME for share in booked) if e.spans is None else i in e.spans
+
+    return {i for i in range(len(symptoms.slow)) if any(part(e, i) for e in slowing)}
 
 
 def name_whom_they_wait_for(
@@ -287,21 +306,7 @@ def locate(
     shares = _shares(stories, question.deviations, symptoms)
     names = [called(s, question.deviations, examined, graph()) for s in stories]
     causes = [
-        Cause(
-            cause=CAUSE if known is None else known.id,
-            role="root",
-            confidence=0.0,  # weighed when the whole verdict is there
-            hosts=list(s.hosts),
-            gpus=[case.topology.gpu_name(gpu) for gpu in s.gpus],
-            devices=list(s.devices),
-            onset=Onset(
-                time=utc(s.since),
-                step=case.timeline.step_at(s.since) if case.timeline is not None else None,
-                uncertainty_s=step_uncertainty,
-            ),
-            evidence=[i for d, i in cited if d in s.deviations],
-            explains=share,
-        )
+        cause_at(case, s, [i for d, i in cited if d in s.deviations], known, step_uncertainty, share)
         for s, share, known in zip(stories, shares, names, strict=True)
     ]
     parts = [f"{', '.join(s.hosts)} {x:.0%}" for s, x in zip(stories, shares, strict=True) if x is not None]

@@ -10,6 +10,7 @@ Of a slow run the one rank that ends its steps later than all others (`late_rank
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -47,6 +48,8 @@ _FEWEST_BINS, _BIN_S = 12, 120.0
 _COSTS_S = 0.001  # an error (a packet sent again, an interrupt, a corrected read): a trickle goes unnoticed for years
 _PACKET = 256.0  # bytes: the least that a network carries at once, so as many repeated ones are one error at most
 _NEXT_TO_NOTHING = 0.01  # of it, on all others
+_OF_PLACE = ("celsius", "rpm")  # heat, and the fans that answer to it
+_CORRECTED = re.compile(r"(?<!un)correct(?:ed|able)")
 _WHO = ("host", "instance", "gpu", "GpuIndex", "rank")
 _MEDIAN = "median"  # of all, in place of a host's name
 _WHOLE = {"percent": 100.0, "microseconds": 1e6}  # of a unit, in a second of each second
@@ -112,13 +115,23 @@ def unlike_all_along(case: Case, symptoms: Symptoms, graph: Graph) -> list[Unlik
         early = {(u.place, u.host) for u in _odd_ones(case, telemetry, meaning, kind, first)}
         several = len({u.host for u in late}) > max(1, len(case.hosts) // _MOST_OF)
         along = [u for u in late if (u.place, u.host) in early]
-        if kind == "odd":  # what costs time moves with the steps where it moves at all
-            along = [u for u in along if _fits_the_steps(case, telemetry, u, several)]
+        excused = {u.host for u in along if _excused(u, case)}
+        if kind == "odd" or excused:  # what costs time moves with the steps where it moves at all
+            along = [u for u in along if _fits_the_steps(case, telemetry, u, several or u.host in excused)]
         found += along
         if kind in _TOLD_LATER:
             before = {(u.place, u.host) for u in _odd_ones(case, telemetry, meaning, kind, middle)}
-            found += [replace(u, later=True) for u in late if (u.place, u.host) in before - early]
+            fresh = (u for u in late if (u.place, u.host) in before - early and not _excused(u, case))
+            found += [replace(u, later=True) for u in fresh]
     return sorted(found, key=lambda u: (u.kind != "alike", -round(u.outside, 3), u.says))
+
+
+def _excused(odd: Unlike, case: Case) -> bool:
+    """Whether something else is a reason to differ: the first host also coordinates, a room has warmer places, and
+    what was corrected did no harm by itself. Such a level accuses only where the steps move with it.
+    """
+    corrected = not odd.meaning.known and _CORRECTED.search(odd.meaning.metric)
+    return odd.kind != "alike" and bool(odd.host == case.hosts[0] or odd.meaning.unit in _OF_PLACE or corrected)
 
 
 def _fits_the_steps(case: Case, telemetry: Telemetry, odd: Unlike, several: bool) -> bool:
@@ -190,8 +203,8 @@ def _odd_ones(case: Case, telemetry: Telemetry, meaning: Meaning, kind: Kind, sp
         if kind == "errors":
             values, hosts = _with_silent(case, values, hosts)
         for i in _outside(values, hosts, meaning, kind, span.seconds):
-            if i >= len(members) or (kind != "alike" and hosts[i] == case.hosts[0]):
-                continue  # a quiet counter is no oddity; the first host also coordinates
+            if i >= len(members):
+                continue  # a quiet counter is no oddity
             sample, place, host = members[i]
             mine = pick_of(sample.labels)
             theirs = tuple(p for p in mine if p[0] not in _WHO and (device is not None or p[1] != place.device))

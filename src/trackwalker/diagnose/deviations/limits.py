@@ -45,30 +45,41 @@ def limits_reached(case: Case, book: EvidenceBook) -> Reached | None:
 
 
 def limits_ahead(case: Case, book: EvidenceBook) -> Reached | None:
-    """Who grows towards a limit all along, so that it comes to it before the steps left to do are done."""
-    left = still_to_run(case)
+    """Who grows towards a limit all along, or of what has less and less, so that it ends before the steps left do.
 
-    def ahead(times: Floats, values: Floats) -> float | None:
-        trend = steady_rise(times, values)
-        return float(times[0]) if trend is not None and left and trend.until(1.0) < left else None
+    A share by itself may well come to 1, and nobody knows what it is a share of: it counts where most of it is gone,
+    so that the rest goes in less time than that was seen to take.
+    """
+    left = still_to_run(case) or 0.0
 
-    says = f"grows all along ({{share:.1%}} of its limit so far) and comes to it in the {left or 0.0:.0f} s left to run"
-    return _few(case, book, ahead, says, named=True) if left else None  # a ratio may well come to 1
+    def gone(times: Floats, used: Floats, whole: float, within: float) -> float | None:
+        trend = steady_rise(times, used)
+        return float(times[0]) if trend is not None and trend.until(whole) < within else None
+
+    grows = f"grows all along ({{share:.1%}} of its limit so far) and comes to it in the {left:.0f} s left to run"
+    falls = f"falls all along ({{share:.1%}} are left) and comes to nothing in the {left:.0f} s left to run"
+    return _few(case, book, lambda t, v: gone(t, v, 1.0, left), grows, True) or _few(
+        case, book, lambda t, v: gone(t, -v, 0.0, min(left, float(t[-1] - t[0]))), falls, False
+    )
 
 
 def _few(
-    case: Case, book: EvidenceBook, since: Callable[[Floats, Floats], float | None], says: str, named: bool = False
+    case: Case,
+    book: EvidenceBook,
+    since: Callable[[Floats, Floats], float | None],
+    says: str,
+    named: bool | None = None,
 ) -> Reached | None:
     """The few hosts of whose share of a limit something is true, and since when; of the most used one.
 
-    With `named` only limits that have a metric of their own.
+    With `named` only limits that have a metric of their own, or none such.
     """
     telemetry, timeline, over = case.telemetry, case.timeline, case.end_of_work
     if telemetry is None or timeline is None or len(timeline) <= WARM_UP_STEPS or over is None:
         return None
     begin, found = float(timeline.ends[WARM_UP_STEPS]), []
     for metric, query, told in _shares(telemetry):
-        if named and not told:
+        if named is not None and named != told:
             continue
         # What is a share by its name alone may mean the rest that is left, which is all of it when the work is over.
         end = min(over if told else float(timeline.ends[-1]), telemetry.range()[1])
@@ -94,12 +105,14 @@ def _few(
 def _shares(telemetry: Telemetry) -> Iterator[tuple[str, str, bool]]:
     """What of a limit is used, as queries: a gauge over the gauge of its name with a word for a limit, if told."""
     names = sorted(m for m in telemetry.metrics() - telemetry.renamed if not m.endswith("_total"))
-    caps = {_stem(m): m for m in names if set(m.split("_")) & _CAPS}
+    caps = {m: _stem(m) for m in names if set(m.split("_")) & _CAPS}
     for metric in names:
         meaning = meaning_of(metric)
-        if meaning.known or metric in caps.values() or meaning.kind not in ("gauge", "state"):
+        if meaning.known or metric in caps or meaning.kind not in ("gauge", "state"):
             continue  # of what the catalogue names, cause files ask
-        if cap := caps.get(_stem(metric)):
+        mine = _stem(metric)  # what they have in common: one may say more of it than the other
+        fit = [(len(mine ^ s), c) for c, s in caps.items() if mine & s in (mine, s) and mine & s]
+        if cap := min(((n, c) for n, c in fit if meaning_of(c).unit == meaning.unit), default=(0, ""))[1]:
             yield metric, f"max by (host, instance) ({metric}) / (min by (host, instance) ({cap}) > 0)", True
         elif meaning.unit in _WHOLE:
             yield metric, f"max by (host, instance) ({metric}) / {_WHOLE[meaning.unit]:g}", False

@@ -93,7 +93,7 @@ def _grade_one(verdict: dict[str, Any], truth: Truth) -> Grade:
         status=not truth.status or verdict.get("status") in truth.status,
         outcome=abstained or verdict.get("outcome") == truth.outcome,
         roots=abstained or wanted <= said <= wanted | set(truth.also_roots),
-        hosts=abstained or hosts == true_hosts,
+        hosts=abstained or hosts == true_hosts or (truth.outcome == "expected" and not hosts),  # nobody's fault
         devices=abstained or true_devices <= devices,
         forbidden=wrong,
         ungrounded=_ungrounded(verdict),
