@@ -251,6 +251,8 @@ def traceback(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """A rank raised an error and ended by itself; the first such rank is named."""
     event, cancel = case.event("first-failure"), case.log.cancel
     traces = [t for t in case.log.tracebacks if cancel is None or t.line < cancel.line]  # not of ranks told to end
+    if case.all_done and len(steps := case.log.steps):  # what is raised on the way out ended nothing
+        traces = [t for t in traces if t.line < int(steps.line.max())]
     first = int(event["rank"]) if event else next((e.rank for e in case.log.exits if e.code != 143), None)
     mine = [t for t in traces if first is None or t.rank == first]
     primary = case.triage.primary  # where the log tells what the exception only repeats, that is the cause
@@ -264,6 +266,15 @@ def traceback(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
         says = f"rank {event['rank']} on {event.get('host')} {event['data']['cause']} before any other"
         ids.append(book.add("event", f"events.jsonl kind=first-failure rank={event['rank']}", says))
     return Answer(True, tuple(ids), (), float(event["t"]) if event else case.end_of_work)
+
+
+def ended_by_its_own_error(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
+    """A rank raised or crashed by itself and the run failed: what is torn down waits for nothing, and its cards rest."""
+    first = case.triage.primary
+    own = first is not None and first.text and state_of(first.cause) in ("error-raised", "process-crashed")
+    if not own or first is None or case.triage.status != "failed" or first.unnamed:
+        return Answer(False)
+    return Answer(True, (quote(case, Quote(first.rank, first.line, first.text), book),))
 
 
 def finished_or_advancing(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
@@ -354,7 +365,8 @@ def add_facts(*facts: Fact) -> None:
 
 add_facts(
     stalled, left_first, nobody_says_why, lost_by_peers, rank_killed, rank_crashed, named_by_peers, heartbeat_claim,
-    accused_kept_stepping, cancelled, left_no_word, traceback, finished_or_advancing, constant_speed,
+    accused_kept_stepping, cancelled, left_no_word, traceback, ended_by_its_own_error, finished_or_advancing,
+    constant_speed,
 )  # fmt: skip
 
 

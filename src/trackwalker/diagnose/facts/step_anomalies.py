@@ -224,7 +224,7 @@ def stopped_together(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answ
 def all_steps_done(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
     """Every step that was asked for was completed before anything failed."""
     timeline = case.timeline
-    if final_step(case.triage.index) is None or timeline is None or not len(timeline):
+    if timeline is None or not len(timeline) or (final_step(case.triage.index) is None and not case.all_done):
         return Answer(None)
     if not case.all_done:
         return Answer(False)

@@ -194,6 +194,8 @@ _NOT_AN_ERROR = re.compile(
     | \bfailure[_ -](?:policy|rate|detection|domain|mode|prob) | --[\w-]*(?:error|fail) | \bmean(?:_|\s)?(?:squared|absolute)
     """  # noqa: E501
 )
+# A rule of stars behind a level: what it frames is told between two of them.
+_WORDLESS = re.compile(r"^[IWEF]\d{4} \S+\s+\d+ [\w.+/-]+:\d+\]\W*$")
 # A row of a table, "what : how much", that tells of nothing: nvidia-smi -q counts every sort of error it knows.
 _NOTHING = re.compile(r"^[^:=\n]{3,60}?\s*[:=]\s*(?:0|0x0+|N/A|No|None|Not Active|Disabled|Inactive|OK)\s*$")
 # A row of counts, "RUNNING 64  FAILED 0  PREEMPTED 0".
@@ -277,7 +279,7 @@ def warns(text: str) -> bool:
 def read(body: Body) -> Told | None:
     """The structure of a line that is an error; None for all others."""
     text = body.text if body.payload_from is None else body.text[: body.payload_from]
-    if body.informs or warns(text) or _FRAME.match(text) or _NOTHING.match(text):
+    if body.informs or warns(text) or _FRAME.match(text) or _NOTHING.match(text) or _WORDLESS.match(text):
         return None
     head = text[:160]
     level = _GLOG.match(head) or _LEVEL.match(head) or _LOWER.search(head)
