@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from trackwalker.logs.excerpts.curves import diverged
 from trackwalker.logs.excerpts.machines import (
     Shown,
     busy_hosts,
@@ -27,7 +28,6 @@ from trackwalker.logs.excerpts.programs import (
     ODD,
     WAITS_FOR,
     asked_about,
-    diverged,
     ended_well,
     odd_numbers,
     slow_programs,
@@ -122,7 +122,7 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature], harml
     for each in chain(ended, machines, slow_programs(lines, found), members, reported, full):
         if each[0] not in taken:
             said.setdefault(each[0], []).append(each)
-    for each in chain(slower_steps(lines), diverged(lines)) if not said else ():
+    for each in chain(slower_steps(lines), diverged(lines, found)) if not said else ():
         said.setdefault(each[0], []).append(each)
     # An end by hand is what somebody did about it: what was wrong is asked further.
     ended_by_hand = any(by_hand(hit) for hit in hits)

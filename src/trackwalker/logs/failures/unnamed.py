@@ -21,6 +21,7 @@ _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _LAST_WORDS = 5  # lines: an error with nothing after it
 _FEW_WORDS = 4
 _SEVERAL = 2  # ranks that lost somebody
+_REPORT = 5  # lines
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
 
 
@@ -203,6 +204,8 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     victims += [g for g in groups if g not in victims and g.tier <= 4 and waits_for(g, own)]
     if not victims or (reacts(own.text) and (hearsay(own, index) or _later(own, victims, index))):
         return
+    if reacts(own.text) and any(_of_one_report(own, h) for g in victims for h in g.hits):
+        return  # what somebody says once more of his own wait
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]
     lost = {h.rank for g in victims for h in g.hits}
     met = all(not g.has("meeting") for g in victims)
@@ -215,6 +218,11 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
     for group in victims:
         group.tier, group.why = 4, f"{who} reported an error of its own"
+
+
+def _of_one_report(own: Hit, known: Hit) -> bool:
+    """Whether the same writer says both, one right after the other."""
+    return own.file == known.file and whose(own) == whose(known) and 0 < known.line - own.line <= _REPORT
 
 
 def _proved(group: Group) -> bool:
