@@ -17,7 +17,7 @@ _DIGITS = re.compile(r"\s*\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _NO_NUMBER = re.compile(r"^\s*\d+[\s,|]+nan\s*$")  # a step and its loss
 _LOSS_NAMED = re.compile(r"(?i)\bloss\b")
 _COLUMN = re.compile(
-    r"(?i)(?:^|[^a-z])(?:loss|rmse|mse|mae|nll|bpb|ppl|perplexity|(?:cross[_ ]?)?entropy|err|error|cost|objective)(?:$|[^a-z])"
+    r"(?i)(?:^|[^a-z])(?:loss|rmse|mse|mae|nll|ppl|perplexity|(?:cross[_ ]?)?entropy|err|error|cost)(?:$|[^a-z])"
 )
 _HELD_OUT = re.compile(r"(?i)(?:^|[^a-z])(?:val|valid|validation|eval|test|dev)(?:$|[^a-z])")
 _FEWEST = 3  # before and after

@@ -22,13 +22,14 @@ _TIMED = re.compile(
 _LAST = re.compile(r"[./]")
 _INPUT = re.compile(
     r"(?i)^(?:(?:t_?)?data(?:_?(?:t|time|load(?:er|ing)?|wait|fetch)\w*|[ _](?:time|wait|load(?:ing)?|t))?|(?:batch_)?load(?:er|ing)?(?:[ _](?:time|t))?"  # noqa: E501
-    r"|rtime|fetch\w*|read(?:[ _]?time)|next\(\w*\)|input[ _](?:time|wait))$"
+    r"|rtime|fetch\w*|read(?:[ _]?time)|next(?:\(\w*\))?|input[ _](?:time|wait))$"
 )
 _WHOLE = re.compile(r"(?i)^(?:(?:batch|iter|step|total|i)?[ _]?time|total|iter|step|batch[ _]?t?)$")
 _WORK = re.compile(
     r"(?i)^(?:forward\S*|fwd\S*|compute\w*|gpu[ _]?time|model[ _]?time|train[ _]?time|fb\w*|backward\S*|net[ _]?time)$"
 )
 _MOSTLY, _SHOWN = 0.5, 4  # of a step's time; lines that show it
+_BLOCK = 8  # lines that tell of one step
 LOADS = re.compile(
     r"(?i)dataloader|data_?load|train_dataloader|_next\b.*data|get_train_batch|input_pipeline|IteratorGetNext"
 )
@@ -75,7 +76,8 @@ _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
 _AT_ITS_END = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
     r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit"  # noqa: E501
-    r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (?P<steps>\d+)/(?P=steps) |\bdriver shutting down\b"
+    r"|\btrain\w*[^|]{0,30}:\s{1,2}100%\|[^|]*\| (?P<steps>\d+)/(?P=steps) |\bdriver shutting down\b"
+    r"|^\{.*'train_runtime': |^wandb: (?:Run summary|Synced \d)"
 )
 _BEGINS_TO_SAVE = re.compile(r"(?i)\b(?:saving|writing|uploading|exporting|merging)\b")
 _BAR = re.compile(r"%\|[^|]*\| (\d+)/(\d+) \[")  # of an outer loop a full one is a part
@@ -128,6 +130,7 @@ def slow_words(lines: Sequence[str]) -> Iterator[Shown]:
 
 def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     waited: list[tuple[float, float, int]] = []
+    alone: tuple[int, float] | None = None  # a wait that has a line for itself
     for at, line in enumerate(lines):
         told = [(_LAST.split(m["name"])[-1], float(m["much"])) for m in _TIMED.finditer(line, 0, 600)]
         waits = next((much for name, much in told if _INPUT.match(name)), None)
@@ -136,6 +139,10 @@ def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
         if whole is None and not work and waits is not None:  # the step's own time has no name beside the wait's
             whole = max((float(m[1]) for m in _PLAIN.finditer(line, 0, 600)), default=None)
         total = whole if whole is not None else (waits or 0.0) + sum(work) if work else None
+        if total is None and waits is not None:
+            alone = at, waits
+        elif waits is None and whole is not None and alone is not None and len(told) == 1:
+            waits, total, alone = (alone[1] if at - alone[0] <= _BLOCK else None), whole, None
         if waits is not None and total and waits <= total:
             waited.append((waits, total, at))
     # All together: a loader that stalls now and then holds few steps up, each for long.

@@ -71,6 +71,10 @@ _LABEL = re.compile(r"^(?:\[(?:rank ?|default|\d,)?\d{1,6}\](?:<\w+>)?:?|\s*\d{1
 
 _SLOW_KINDS = frozenset({"data", "device", "network", "storage", "memory"})
 _STANDS = ("stands: ", "the last words are of NCCL's set-up")
+_AN_ERROR = re.compile(r"^\W*(?:ERROR|FATAL|CRITICAL)\b")
+_A_STATE = "its state: "
+_SCHEDULERS = re.compile(r"(?i)\b(?:FAILED_(?:CONTROLLER|PRECHECKS|NO_RESOURCE)|node_?fail|evict\w*|lost)\b")
+_SOCKETS = re.compile(r"Using network Socket|\[send\] via NET/Socket")
 _SLOW_PART = re.compile(r"(?i)\bslow")
 _PROMPT = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$]\s|^\d\d:\d\d \$ ")
 _WRITES = re.compile(
@@ -162,12 +166,14 @@ def class_shown(lines: Sequence[str], at: int, text: str) -> str:
     """
     remark = text.startswith("stands: ")
     if odd := ODD.get(text.partition(":")[0]):
-        return odd
+        whose = _SCHEDULERS.search(text) if text.startswith(_A_STATE) else None
+        return "scheduler" if whose else "network" if odd == "program" and _over_sockets(lines) else odd
     stops = (
         NO_MORE.search(text) or WAITS_FOR.search(text) or BY_HAND.search(text) or text.startswith(_STANDS)
     ) and not _SLOW_PART.search(text)
     if not stops:
-        return kind if (kind := kind_of([text])) in _SLOW_KINDS else "program"
+        said = {*_SLOW_KINDS, "scheduler"} if _AN_ERROR.match(text) else _SLOW_KINDS
+        return kind if (kind := kind_of([text])) in said else "program"
     # A remark stands anywhere beside the run's own words, which end where another command is typed.
     until = next((n for n, x in enumerate(lines) if n > at and _PROMPT.match(x)), len(lines)) if remark else at + 1
     told = [line for n, line in enumerate(lines[:until]) if not remark or n != at]
@@ -196,6 +202,11 @@ def class_shown(lines: Sequence[str], at: int, text: str) -> str:
     if idle and not busy:
         return "program"  # whoever waits in a collective keeps his GPU busy with it
     return "network" if busy > 1 or any(_TOGETHER.search(line, 0, 1000) for line in lines) else "program"
+
+
+def _over_sockets(lines: Sequence[str]) -> bool:
+    """Whether NCCL goes over TCP between hosts, which a slow run of several is asked about first."""
+    return any(_SOCKETS.search(line, 0, 400) for line in lines) and any(_TOGETHER.search(x, 0, 1000) for x in lines)
 
 
 def by_hand(hit: Hit) -> bool:

@@ -41,7 +41,9 @@ VICTIM_LINES = frozenset({"victim", "exit-word"})  # they tell that somebody end
 _ENDED = VICTIM_LINES | {"end-of-process"}
 _NEXT = 8  # lines, of ranks that write into one another's
 _NO_SENTENCE = re.compile(
-    r"^\s{4}|^[-=#*~]{4,}|^\s*File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT |^\{'|^\[[\w./:-]+(?:, [\w./:-]+)+"  # nor a list of names
+    r"^\s{4}|^[-=#*~]{4,}|^\s*File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT |^\{'"
+    r"|^\[[\w./:-]+(?:, [\w./:-]+)+|^\s*\(?\d\) "  # a list of names, a row of one
+    r"|^(?:Set|Run|Try|See|Check|Please|Consider|Tip|Hint|Note)\b.{0,20} [a-z]|^For (?:more|details)\b"  # advice
     # Frames of C++, Java, Go and Rust.
     r"|^frame #\d+: |^Exception raised from \S+ at |^\s*@ +0x|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|"
     r"^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ "

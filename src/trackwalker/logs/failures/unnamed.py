@@ -16,12 +16,13 @@ from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
 _UNCAUGHT = re.compile(r"(?i)\b(?:uncaught|unhandled)\b")  # what was raised stands below
+_RAISED = re.compile(r"^\W*[\w.]+(?:Error|Exception): ")
 _DIGITS = re.compile(r"\d+")
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _LAST_WORDS = 5  # lines: an error with nothing after it
 _FEW_WORDS = 4
 _SEVERAL = 2  # ranks that lost somebody
-_REPORT = 5  # lines
+_REPORT = 12  # lines
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
 
 
@@ -142,11 +143,11 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
 
 
 def _continued(own: Hit, groups: list[Group]) -> bool:
-    """Whether a line of so few words that it names no subject stands right above or below one that is known."""
-    if len(own.text.split()) > _FEW_WORDS:
-        return False
-    known = (h for g in having(groups, *VICTIMS) if g.tier <= 4 and not g.first.signature.unnamed for h in g.hits)
-    return any(h.file == own.file and h.rank == own.rank and abs(h.line - own.line) == 1 for h in known)
+    """Whether a line stands right below an exception that is known, or of few words that name no subject beside it."""
+    known = [h for g in having(groups, *VICTIMS) if g.tier <= 4 and not g.first.signature.unnamed for h in g.hits]
+    beside = [h for h in known if h.file == own.file and h.rank == own.rank and abs(h.line - own.line) == 1]
+    few = len(own.text.split()) <= _FEW_WORDS
+    return any(few or (h.line < own.line and _RAISED.match(h.text)) for h in beside)
 
 
 def _announced(own: Hit, groups: list[Group]) -> Group | None:
