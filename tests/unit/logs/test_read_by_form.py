@@ -44,6 +44,17 @@ NAMED = {
         f"# upd  rmse_trn  rmse_val  lr\n{ROWS}{LOST}",
         "loss-divergence",
     ),
+    "a loss of no number between blanks": (
+        "".join(f"| {n}00 batches | nll  {4 - n}.11 | ppl  9{n}\n" for n in range(1, 4))
+        + "".join(f"| {n}00 batches | nll   nan | ppl   nan\n" for n in range(4, 8)),
+        "loss-divergence",
+    ),
+    "a loss by another name": (
+        "".join(f"it {n} | nll 3.{9 - n} | 0.88 s\n" for n in range(1, 5))
+        + "".join(f"it {n} | nll 7.{9 - n} | 0.88 s\n" for n in range(5, 9)),
+        "loss-divergence",
+    ),
+    "costs": ("".join(f"Epoch [0] [{n}/9] batch_cost: 4.8{n} data_cost: 4.3{n}\n" for n in range(5)), "input-stall"),
     "a column that jumps": (f"# upd  train_loss  val_loss  lr\n{ROWS}{JUMPED}", "loss-divergence"),
     "the scale of the gradients": ("RuntimeError: grad_scale is too small, exiting: 3e-26\n", "loss-divergence"),
     "data time beside a unit": (WAITS, "input-stall"),
@@ -87,6 +98,9 @@ NOT = {
         "  3e-4", "  nan"
     ),
     "a watchdog's limit": CALM + "the job's heartbeat timeout of 600 s was reached on the store\n" + CALM,
+    "a loss that is a number again": "".join(
+        f"| {n}00 batches | nll   {'nan' if n in (3, 4, 5) else 2.5}\n" for n in range(1, 9)
+    ),
     "columns of other runs": "run  loss  lr\n7  2.1  3e-4\n8  2.2  3e-4\n"
     + "".join(f"{n}  9.{n}1  1e-2\n" for n in (4, 2, 1, 9)),
     "data that come at once": WAITS.replace("3.1 |", "0.1 |"),

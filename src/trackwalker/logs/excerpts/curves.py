@@ -12,7 +12,13 @@ from statistics import median
 from trackwalker.logs.excerpts.machines import Shown
 from trackwalker.logs.excerpts.tables import Table
 
-LOSS = re.compile(r"(?i)(?<!val )(?<!val_)(?<!eval_)\bloss\b['\"]?\s?[:=]?\s?(-?\d+\.\d+(?:e[+-]?\d+)?)")
+LOSS = re.compile(
+    r"(?i)(?<!val )(?<!val_)(?<!eval_)\b(?:(?:total|train|training|lm|avg|mean|batch)[_/])?(?:loss|nll)\b['\"]?\s?[:=]?\s?(-?\d+\.\d+(?:e[+-]?\d+)?)"  # noqa: E501
+)
+_NOT_FINITE = re.compile(
+    r"(?i)(?<!best )\b(?:(?:total|train|training|lm|avg|mean|batch)[_/])?(?:loss|nll|ppl|rmse)\b['\"]?\s{0,4}[:=|]?\s{0,6}['\"]?[-+]?(?:nan|inf)\b"  # noqa: E501
+)
+_FINITE = re.compile(r"(?i)\b(?:loss|nll|ppl|rmse)\b['\"]?\s{0,4}[:=|]?\s{0,6}['\"]?\d")
 _DIGITS = re.compile(r"\s*\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _NO_NUMBER = re.compile(r"^\s*\d+[\s,|]+nan\s*$")  # a step and its loss
 _LOSS_NAMED = re.compile(r"(?i)\bloss\b")
@@ -29,7 +35,12 @@ Series = list[tuple[int, float]]
 def diverged(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     """A loss that goes up by far at one place and does not come back, or is no number any more."""
     lost = [at for at, line in enumerate(lines) if _NO_NUMBER.match(line)]
-    if len(lost) >= _FEWEST and any(_LOSS_NAMED.search(line) for line in lines):
+    named = any(_LOSS_NAMED.search(line) for line in lines)
+    if not lost:
+        lost = [at for at, line in enumerate(lines) if _NOT_FINITE.search(line, 0, 600)]
+        told = [at for at, line in enumerate(lines) if _FINITE.search(line, 0, 600)] if lost else []
+        named = any(at < lost[0] for at in told) and not any(at > lost[0] and at not in lost for at in told)
+    if len(lost) >= _FEWEST and named:
         yield "loss-divergence", lost[0], lines[lost[0]].strip()
         return
     columns = list(_columns(found))

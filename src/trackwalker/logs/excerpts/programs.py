@@ -21,10 +21,10 @@ _TIMED = re.compile(
 )
 _LAST = re.compile(r"[./]")
 _INPUT = re.compile(
-    r"(?i)^(?:(?:t_?)?data(?:_?(?:t|time|load(?:er|ing)?|wait|fetch)\w*|[ _](?:time|wait|load(?:ing)?|t))?|(?:batch_)?load(?:er|ing)?(?:[ _](?:time|t))?"  # noqa: E501
+    r"(?i)^(?:(?:t_?)?data(?:_?(?:t|time|cost|load(?:er|ing)?|wait|fetch)\w*|[ _](?:time|wait|load(?:ing)?|t))?|(?:batch_)?load(?:er|ing)?(?:[ _](?:time|t))?"  # noqa: E501
     r"|rtime|fetch\w*|read(?:[ _]?time)|next(?:\(\w*\))?|input[ _](?:time|wait))$"
 )
-_WHOLE = re.compile(r"(?i)^(?:(?:batch|iter|step|total|i)?[ _]?time|total|iter|step|batch[ _]?t?)$")
+_WHOLE = re.compile(r"(?i)^(?:(?:batch|iter|step|total|i)?[ _]?(?:time|cost)|total|iter|step|batch[ _]?t?)$")
 _WORK = re.compile(
     r"(?i)^(?:forward\S*|fwd\S*|compute\w*|gpu[ _]?time|model[ _]?time|train[ _]?time|fb\w*|backward\S*|net[ _]?time)$"
 )
