@@ -71,6 +71,10 @@ NAMED = {
     # The end of all work, and who ended it.
     "a crash behind the trainer's summary": (CALM + DONE + CRASH, "teardown-crash"),
     "no capacity": (CALM + "Run failed with error code INTERRUPTED_BY_NO_CAPACITY.\n", "preempted"),
+    "a machine that will be taken": (
+        CALM + "WARNING: SIGTERM received: this VM will be preempted in 30 seconds\n",
+        "preempted",
+    ),
     "a platform's own limit": (CALM + "USER::task execution timeout [24h0m0s] expired\n", "walltime"),
     "a job that is timed-out": (
         CALM
@@ -91,12 +95,18 @@ OPEN = {
         "ID  NAME  GPUS  STATUS\n4   fit   8     FAILED_CONTROLLER\n3   fit   8     SUCCEEDED\n",
         "scheduler",
     ),
+    "a download that somebody ended": (
+        "part-1.bin:  12%|#2        | 598M/4.98G [01:22<10:11, 7.2MB/s]\n^C\nKeyboardInterrupt\n",
+        "network",
+    ),
     "resources": ("ERROR 08:31:02 service Resources are insufficient in this region.\n", "scheduler"),
 }
 NOT = {
     "a loss measured elsewhere that is never a number": f"# upd  train_loss  test_loss\n{ROWS}".replace(
         "  3e-4", "  nan"
     ),
+    "a warning, and the end of all work": CALM
+    + f"WARNING: upload failed (503), retrying in 2 s\n{CALM}Training complete.\n",
     "a watchdog's limit": CALM + "the job's heartbeat timeout of 600 s was reached on the store\n" + CALM,
     "a loss that is a number again": "".join(
         f"| {n}00 batches | nll   {'nan' if n in (3, 4, 5) else 2.5}\n" for n in range(1, 9)

@@ -25,7 +25,7 @@ _AGAIN, _OFTEN = re.compile(r"(\d{1,6})\b"), 3  # restarts
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
 _IF = re.compile(r"(?i)\b(?:if|when|whether|not|could|may|might|can|or|early)\b")
 _NOTICE = re.compile(
-    r"(?i)\b(?:spot|preemptible|instance|node|vm|capacity)\b.{0,40}\b(?:interruption|reclaim\w*|preemption|termination) notice\b|\b(?:cluster|nodes?|instances?|vms?|jobs?|pods?|workloads?|slices?|runs?|trials?|machines?)\b.{0,30}\b(?:is|was|been|got|were) (?:preempted|reclaimed)\b"  # noqa: E501
+    r"(?i)\b(?:spot|preemptible|instance|node|vm|capacity)\b.{0,40}\b(?:interruption|reclaim\w*|preemption|termination) notice\b|\b(?:cluster|nodes?|instances?|vms?|jobs?|pods?|workloads?|slices?|runs?|trials?|machines?)\b.{0,30}\b(?:is|was|been|got|were|will be) (?:preempted|reclaimed)\b"  # noqa: E501
     r"|\binterrupted[_ ]by[_ ]no[_ ]capacity\b|^(?:\S+ ){0,3}Interrupted - |\binstances? reclaimed\b"
 )
 _TIME_UP = re.compile(

@@ -84,6 +84,7 @@ _WRITES = re.compile(
 _READS_DATA = re.compile(
     r"(?i)^\W*(?:map|filter|generating|tokeniz\w+|loading)\b.{0,40}(?:\d+%\||data ?set|data|examples|split)|data_?loader|first batch"  # noqa: E501
 )
+_FETCHES = re.compile(r"(?i)^\W*(?:download|fetch|pull)\w*\b.*\d%\||\d%\|.*\d ?[kMG]i?B/s\b")
 _STACK = re.compile(r"^\s+(?:File \"|[\w<>.]+ \(|#\d+ |at )")
 _SAVES_NOW = re.compile(
     r"(?i)torch/serialization|\bsave_?(?:checkpoint|state|model)\w* \(|checkpointer?\w*\.py|orbax|tensorstore"
@@ -188,6 +189,8 @@ def class_shown(lines: Sequence[str], at: int, text: str) -> str:
         return "storage"
     if _WRITES.search(last) or (remark and any(_WRITES.search(line) for line in own[-_LAST_FEW:])):
         return "storage"
+    if _FETCHES.search(last):
+        return "network"
     if _READS_DATA.search(last):
         return "data"
     if remark or BY_HAND.search(text):  # what somebody asks tells where he searches
