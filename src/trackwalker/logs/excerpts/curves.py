@@ -39,12 +39,12 @@ def diverged(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     if not lost:
         lost = [at for at, line in enumerate(lines) if _NOT_FINITE.search(line, 0, 600)]
         told = [at for at, line in enumerate(lines) if _FINITE.search(line, 0, 600)] if lost else []
-        named = any(at < lost[0] for at in told) and not any(at > lost[0] and at not in lost for at in told)
+        named = any(at < lost[0] for at in told) and not any(at > lost[0] for at in {*told} - {*lost})
     if len(lost) >= _FEWEST and named:
         yield "loss-divergence", lost[0], lines[lost[0]].strip()
         return
     columns = list(_columns(found))
-    at = next((lost for _, told in columns if (lost := _lost_in(told)) is not None), None)
+    at = next((first for _, told in columns if (first := _lost_in(told)) is not None), None)
     trained = [told for name, told in columns if not _HELD_OUT.search(name)]
     at = at if at is not None else next(filter(None, map(_left, chain(measured(lines, LOSS).values(), trained))), None)
     if at is not None:

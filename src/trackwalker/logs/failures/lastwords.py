@@ -336,7 +336,7 @@ def silence(text: bytes, other: tuple[bytes, ...]) -> float | None:
     went_on = max(clocks) - min(clocks) if len(clocks) > 1 else None
     texts = [raw[:_QUOTED].decode("utf-8", "replace") for raw in lines]
     ends = [written_at(m[3]) for text in texts if (m := SLURM_CANCEL.search(text))]
-    stamps = [at for text in texts if not SLURM_CANCEL.search(text) and not math.isnan(at := written_at(text))]
+    stamps = [told for text in texts if not SLURM_CANCEL.search(text) and not math.isnan(told := written_at(text))]
     waited = min(ends) - max(stamps) if ends and stamps else 0.0
     # Slurm's clock may be in another zone: what is left over from whole quarters of an hour is none of it.
     if waited < _ZONES_FROM_S or waited % _ZONES_S > _UNLIKE_A_ZONE_S:
