@@ -172,7 +172,7 @@ def test_what_an_excerpt_shows(tmp_path: Path, name: str) -> None:
     [
         # That a driver's job failed tells no more than that its actor died.
         (f"{STEPS}{ACTOR}2025-02-11 01:37:22,094\tERR cli.py:69 -- Job 'raysubmit_Tz41' failed\n", "program"),
-        ("$ sky queue\nID   NAME   RESOURCES   STATUS\n7    tiny   1x [T4:1]   FAILED_CONTROLLER\n", "program"),
+        ("$ sky queue\nID   NAME   RESOURCES   STATUS\n7    tiny   1x [T4:1]   FAILED_CONTROLLER\n", "scheduler"),
         (f"{STEPS}$ echo $?\n137\n", "memory"),
         (f"{STEPS}$ ethtool -S eth0\n  rx_bytes: 4\n", "network"),  # what somebody asks tells where he searches
         ("dcgmi diag -r 3\n| Diagnostic                | Result |\n| Memory                    | Fail   |\n", "device"),

@@ -269,7 +269,7 @@ def traceback(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
 
 
 def ended_by_its_own_error(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """A rank raised or crashed by itself and the run failed: what is torn down waits for nothing, and its cards rest."""
+    """A rank raised or crashed by itself and the run failed: what is torn down rests and waits for nothing."""
     first = case.triage.primary
     own = first is not None and first.text and state_of(first.cause) in ("error-raised", "process-crashed")
     if not own or first is None or case.triage.status != "failed" or first.unnamed:

@@ -11,23 +11,25 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from statistics import median
 
+from trackwalker.logs.excerpts.curves import LOSS, jumps_in, measured
 from trackwalker.logs.excerpts.machines import Shown, compiled_again
 from trackwalker.logs.excerpts.tables import RATE, Table, number_of, per_second
 from trackwalker.logs.failures.structure import warns
 
 _TIMED = re.compile(
-    r"(?P<name>[A-Za-z][\w+/.]*(?:[ _](?:time|wait|load(?:ing)?|t))?(?:\(\w*\))?) ?(?:[:=]\s*|\s{1,8})(?P<much>\d+\.\d+)"  # noqa: E501
+    r"(?P<name>[A-Za-z][\w+/.]*(?:[ _](?:time|wait|load(?:ing)?|t))?)(?: ?\(\w{0,3}\))? ?(?:[:=]\s*|\s{1,8})(?P<much>\d+\.\d+)"  # noqa: E501
 )
 _LAST = re.compile(r"[./]")
 _INPUT = re.compile(
-    r"(?i)^(?:(?:t_?)?data(?:_?(?:t|time|load(?:er|ing)?|wait|fetch)\w*|[ _](?:time|wait|load(?:ing)?|t))?|(?:batch_)?load(?:er|ing)?(?:[ _](?:time|t))?"  # noqa: E501
-    r"|rtime|fetch\w*|read(?:[ _]?time)|next\(\w*\)|input[ _](?:time|wait))$"
+    r"(?i)^(?:(?:t_?)?data(?:_?(?:t|time|cost|load(?:er|ing)?|wait|fetch)\w*|[ _](?:time|wait|load(?:ing)?|t))?|(?:batch_)?load(?:er|ing)?(?:[ _](?:time|t))?"  # noqa: E501
+    r"|rtime|fetch\w*|read(?:[ _]?time)|next(?:\(\w*\))?|input[ _](?:time|wait))$"
 )
-_WHOLE = re.compile(r"(?i)^(?:(?:batch|iter|step|total|i)?[ _]?time|total|iter|step|batch[ _]?t?)$")
+_WHOLE = re.compile(r"(?i)^(?:(?:batch|iter|step|total|i)?[ _]?(?:time|cost)|total|iter|step|batch[ _]?t?)$")
 _WORK = re.compile(
     r"(?i)^(?:forward\S*|fwd\S*|compute\w*|gpu[ _]?time|model[ _]?time|train[ _]?time|fb\w*|backward\S*|net[ _]?time)$"
 )
 _MOSTLY, _SHOWN = 0.5, 4  # of a step's time; lines that show it
+_BLOCK = 8  # lines that tell of one step
 LOADS = re.compile(
     r"(?i)dataloader|data_?load|train_dataloader|_next\b.*data|get_train_batch|input_pipeline|IteratorGetNext"
 )
@@ -74,7 +76,8 @@ _SHARE = re.compile(r"^\s*(?P<much>\d{1,3}(?:\.\d+)?)%\s+\S")
 _AT_ITS_END = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|experiment)\b(?: (?:is|was|has|run|job|process))*(?: been)? (?:complete|completed|finished|done|ended)\b"  # noqa: E501
     r"|\b(?:finished|completed|done) (?:pre-?|fine-?)?training\b|destroy_process_group\(\) was not called before program exit"  # noqa: E501
-    r"|\btrain\w*[^|]{0,30}: 100%\|[^|]*\| (?P<steps>\d+)/(?P=steps) |\bdriver shutting down\b"
+    r"|\btrain\w*[^|]{0,30}:\s{1,2}100%\|[^|]*\| (?P<steps>\d+)/(?P=steps) |\bdriver shutting down\b"
+    r"|^\{.*'train_runtime': |^wandb: (?:Run summary|Synced \d)"
 )
 _BEGINS_TO_SAVE = re.compile(r"(?i)\b(?:saving|writing|uploading|exporting|merging)\b")
 _BAR = re.compile(r"%\|[^|]*\| (\d+)/(\d+) \[")  # of an outer loop a full one is a part
@@ -127,6 +130,7 @@ def slow_words(lines: Sequence[str]) -> Iterator[Shown]:
 
 def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     waited: list[tuple[float, float, int]] = []
+    alone: tuple[int, float] | None = None  # a wait that has a line for itself
     for at, line in enumerate(lines):
         told = [(_LAST.split(m["name"])[-1], float(m["much"])) for m in _TIMED.finditer(line, 0, 600)]
         waits = next((much for name, much in told if _INPUT.match(name)), None)
@@ -135,6 +139,10 @@ def _waits(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
         if whole is None and not work and waits is not None:  # the step's own time has no name beside the wait's
             whole = max((float(m[1]) for m in _PLAIN.finditer(line, 0, 600)), default=None)
         total = whole if whole is not None else (waits or 0.0) + sum(work) if work else None
+        if total is None and waits is not None:
+            alone = at, waits
+        elif waits is None and whole is not None and alone is not None and len(told) == 1:
+            waits, total, alone = (alone[1] if at - alone[0] <= _BLOCK else None), whole, None
         if waits is not None and total and waits <= total:
             waited.append((waits, total, at))
     # All together: a loader that stalls now and then holds few steps up, each for long.
@@ -216,7 +224,6 @@ _PLAIN = re.compile(r"(?<![\d:.])(\d+(?:\.\d+)?) ?(?:s|sec|secs|seconds)\b")
 _NODES = re.compile(
     r"(?i)\b(?:[2-9]|\d\d+|two|four|eight) (?:nodes|hosts|machines)\b|\b(?:num_?nodes|nnodes|nodes)\W{1,3}(?:[2-9]|\d\d+)\b"  # noqa: E501
 )
-_LOSS = re.compile(r"(?i)(?<!val )(?<!val_)(?<!eval_)\bloss\b['\"]?\s?[:=]?\s?(-?\d+\.\d+(?:e[+-]?\d+)?)")
 _MEMORY = re.compile(r"(?i)\b(?:gpu |max |peak )?mem(?:ory)?\w*\W{1,3}(\d+(?:\.\d+)?) ?(?:[KMGT]i?B?)\b")
 _NOISE = 0.97
 _RISEN, _FILLED, _RISES, _LEAST = 1.3, 1.25, 5, 0.5
@@ -230,7 +237,6 @@ ODD = {  # what numbers show that no healthy run has, and its class
     "held and idle": "program",
 }  # fmt: skip
 _FEWEST = 3  # before and after
-_JUMPED, _BLOW, _PART = 8, 4.0, 0.1  # moves; times the usual one; of what it was
 _SLOWER = 1.5  # times the slowest before
 _GROWN = 2.0  # times the first, where every one is slower than the one before
 _MEMBERS = 4  # lines
@@ -296,25 +302,6 @@ def _beside(told: Sequence[tuple[int, float]], lines: Sequence[str]) -> int | No
     return at if slow * _GROWN <= quick else None
 
 
-_NO_NUMBER = re.compile(r"^\s*\d+[\s,|]+nan\s*$")  # a step and its loss
-_LOSS_NAMED = re.compile(r"(?i)\bloss\b")
-
-
-def diverged(lines: Sequence[str]) -> Iterator[Shown]:
-    """A loss that goes up by far at one place and does not come back, or is no number any more."""
-    lost = [at for at, line in enumerate(lines) if _NO_NUMBER.match(line)]
-    if len(lost) >= _FEWEST and any(_LOSS_NAMED.search(line) for line in lines):
-        yield "loss-divergence", lost[0], lines[lost[0]].strip()
-        return
-    for told in _measured(lines, _LOSS).values():
-        values = [much for _, much in told]
-        for cut in range(_FEWEST - 1, len(values) - _FEWEST + 1):
-            least = _SLOWER if cut >= _FEWEST else _GROWN
-            if min(values[cut:]) >= least * max(values[max(0, cut - _FEWEST) : cut]) > 0:
-                yield "loss-divergence", told[cut][0], lines[told[cut][0]].strip()
-                return
-
-
 def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]:
     """Numbers that no healthy run has, where nothing else is told: uneven steps, a loss or a memory that only rises."""
     for told in (*_series(lines, _SECONDS).values(), *_series(lines, _PLAIN).values(), *_by_rate(lines)):
@@ -341,10 +328,10 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
             says = "slower on more nodes" if any(_NODES.search(x) for x in lines) else "slower than the other run"
             yield "slow-words", last, f"{says}: {lines[last].strip()}"
             return
-    for form, least, says in ((_LOSS, _RISEN, "the loss rises"), (_MEMORY, _FILLED, "used memory only rises")):
-        for told in _measured(lines, form).values():
+    for form, least, says in ((LOSS, _RISEN, "the loss rises"), (_MEMORY, _FILLED, "used memory only rises")):
+        for told in measured(lines, form).values():
             values = [much for _, much in told]
-            if form is _LOSS and (jumps := _jumps(values)):
+            if form is LOSS and (jumps := jumps_in(values)):
                 yield "slow-words", told[jumps[0]][0], f"the loss jumps: {lines[told[jumps[0]][0]].strip()}"
                 return
             rise = values[values.index(min(values)) :]
@@ -361,19 +348,3 @@ def odd_numbers(lines: Sequence[str], found: Sequence[Table]) -> Iterator[Shown]
         if behind is not None:
             yield "slow-words", behind.line, f"less bandwidth than the others: {behind.text.strip()}"
             return
-
-
-def _measured(lines: Sequence[str], form: re.Pattern[str]) -> dict[str, list[tuple[int, float]]]:
-    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for at, line in enumerate(lines):
-        if match := form.search(line, 0, 600):
-            series[_DIGITS.sub("#", line[: match.start()])].append((at, float(match[1])))
-    return series
-
-
-def _jumps(values: Sequence[float]) -> list[int]:
-    """Where a loss rises at one blow by far more than it usually moves, again and again."""
-    moves = [b - a for a, b in pairwise(values)]
-    usual = median(map(abs, moves)) if len(moves) >= _JUMPED else 0.0
-    far = [i + 1 for i, move in enumerate(moves) if move >= _BLOW * usual > 0 and move >= _PART * abs(values[i])]
-    return far if len(far) > 1 else []

@@ -25,7 +25,14 @@ _AGAIN, _OFTEN = re.compile(r"(\d{1,6})\b"), 3  # restarts
 _CONDITION = re.compile(r"^\s*-?\s*(?:reason|type): ['\"]?(?P<reason>\w+)['\"]?\s*$")
 _IF = re.compile(r"(?i)\b(?:if|when|whether|not|could|may|might|can|or|early)\b")
 _NOTICE = re.compile(
-    r"(?i)\b(?:spot|preemptible|instance|node|vm|capacity)\b.{0,40}\b(?:interruption|reclaim\w*|preemption|termination) notice\b|\b(?:cluster|nodes?|instances?|vms?|jobs?|pods?|workloads?|slices?|runs?|trials?|machines?)\b.{0,30}\b(?:is|was|been|got|were) (?:preempted|reclaimed)\b"  # noqa: E501
+    r"(?i)\b(?:spot|preemptible|instance|node|vm|capacity)\b.{0,40}\b(?:interruption|reclaim\w*|preemption|termination) notice\b|\b(?:cluster|nodes?|instances?|vms?|jobs?|pods?|workloads?|slices?|runs?|trials?|machines?)\b.{0,30}\b(?:is|was|been|got|were|will be) (?:preempted|reclaimed)\b"  # noqa: E501
+    r"|\binterrupted[_ ]by[_ ]no[_ ]capacity\b|^(?:\S+ ){0,3}Interrupted - |\binstances? reclaimed\b"
+)
+_TIME_UP = re.compile(
+    r"(?i)\b(?:job|task|run|trial|step|execution|experiment|training|container|pod|workflow)\b.{0,40}\b(?:time ?out|time limit|run ?time limit|max(?:imum)? (?:run ?time|duration))\b.{0,30}\b(?:expired|exceeded|reached|hit)\b"  # noqa: E501
+)
+_WAITS_ITSELF = re.compile(
+    r"(?i)nccl|collective|watchdog|barrier|rendezvous|store\b|connect|heartbeat|socket|http|lock|grace"
 )
 _PERSON = re.compile(
     r"(?i)\buser (?:has |had )?(?:requested|asked|stopped|cancell?ed|terminated|killed|aborted)\b"
@@ -80,5 +87,7 @@ def ended_by_schedulers(lines: Sequence[str]) -> Iterator[Shown]:
             yield "preempted", at, line.strip()
         if _NOTICE.search(line) and not _IF.search(line):
             yield "preempted", at, line.strip()
+        if _TIME_UP.search(line) and not _IF.search(line) and not _WAITS_ITSELF.search(line):
+            yield "walltime", at, line.strip()
         if _PERSON.search(line) and not _IF.search(line):
             yield "cancelled", at, line.strip()

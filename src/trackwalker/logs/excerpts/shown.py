@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from trackwalker.logs.excerpts.curves import diverged
 from trackwalker.logs.excerpts.machines import (
     Shown,
     busy_hosts,
@@ -27,7 +28,6 @@ from trackwalker.logs.excerpts.programs import (
     ODD,
     WAITS_FOR,
     asked_about,
-    diverged,
     ended_well,
     odd_numbers,
     slow_programs,
@@ -71,6 +71,10 @@ _LABEL = re.compile(r"^(?:\[(?:rank ?|default|\d,)?\d{1,6}\](?:<\w+>)?:?|\s*\d{1
 
 _SLOW_KINDS = frozenset({"data", "device", "network", "storage", "memory"})
 _STANDS = ("stands: ", "the last words are of NCCL's set-up")
+_AN_ERROR = re.compile(r"^\W*(?:ERROR|FATAL|CRITICAL)\b")
+_A_STATE = "its state: "
+_SCHEDULERS = re.compile(r"(?i)\b(?:FAILED_(?:CONTROLLER|PRECHECKS|NO_RESOURCE)|node_?fail|evict\w*|lost)\b")
+_SOCKETS = re.compile(r"Using network Socket|\[send\] via NET/Socket")
 _SLOW_PART = re.compile(r"(?i)\bslow")
 _PROMPT = re.compile(r"^(?:[\w.@-]+[:~][\w~/.-]*)?\s?[$]\s|^\d\d:\d\d \$ ")
 _WRITES = re.compile(
@@ -80,6 +84,7 @@ _WRITES = re.compile(
 _READS_DATA = re.compile(
     r"(?i)^\W*(?:map|filter|generating|tokeniz\w+|loading)\b.{0,40}(?:\d+%\||data ?set|data|examples|split)|data_?loader|first batch"  # noqa: E501
 )
+_FETCHES = re.compile(r"(?i)^\W*(?:download|fetch|pull)\w*\b.*\d%\||\d%\|.*\d ?[kMG]i?B/s\b")
 _STACK = re.compile(r"^\s+(?:File \"|[\w<>.]+ \(|#\d+ |at )")
 _SAVES_NOW = re.compile(
     r"(?i)torch/serialization|\bsave_?(?:checkpoint|state|model)\w* \(|checkpointer?\w*\.py|orbax|tensorstore"
@@ -122,7 +127,7 @@ def shown(scan: Scan, hits: Sequence[Hit], known: Mapping[str, Signature], harml
     for each in chain(ended, machines, slow_programs(lines, found), members, reported, full):
         if each[0] not in taken:
             said.setdefault(each[0], []).append(each)
-    for each in chain(slower_steps(lines), diverged(lines)) if not said else ():
+    for each in chain(slower_steps(lines), diverged(lines, found)) if not said else ():
         said.setdefault(each[0], []).append(each)
     # An end by hand is what somebody did about it: what was wrong is asked further.
     ended_by_hand = any(by_hand(hit) for hit in hits)
@@ -162,12 +167,14 @@ def class_shown(lines: Sequence[str], at: int, text: str) -> str:
     """
     remark = text.startswith("stands: ")
     if odd := ODD.get(text.partition(":")[0]):
-        return odd
+        whose = _SCHEDULERS.search(text) if text.startswith(_A_STATE) else None
+        return "scheduler" if whose else "network" if odd == "program" and _over_sockets(lines) else odd
     stops = (
         NO_MORE.search(text) or WAITS_FOR.search(text) or BY_HAND.search(text) or text.startswith(_STANDS)
     ) and not _SLOW_PART.search(text)
     if not stops:
-        return kind if (kind := kind_of([text])) in _SLOW_KINDS else "program"
+        said = {*_SLOW_KINDS, "scheduler"} if _AN_ERROR.match(text) else _SLOW_KINDS
+        return kind if (kind := kind_of([text])) in said else "program"
     # A remark stands anywhere beside the run's own words, which end where another command is typed.
     until = next((n for n, x in enumerate(lines) if n > at and _PROMPT.match(x)), len(lines)) if remark else at + 1
     told = [line for n, line in enumerate(lines[:until]) if not remark or n != at]
@@ -182,6 +189,8 @@ def class_shown(lines: Sequence[str], at: int, text: str) -> str:
         return "storage"
     if _WRITES.search(last) or (remark and any(_WRITES.search(line) for line in own[-_LAST_FEW:])):
         return "storage"
+    if _FETCHES.search(last):
+        return "network"
     if _READS_DATA.search(last):
         return "data"
     if remark or BY_HAND.search(text):  # what somebody asks tells where he searches
@@ -196,6 +205,11 @@ def class_shown(lines: Sequence[str], at: int, text: str) -> str:
     if idle and not busy:
         return "program"  # whoever waits in a collective keeps his GPU busy with it
     return "network" if busy > 1 or any(_TOGETHER.search(line, 0, 1000) for line in lines) else "program"
+
+
+def _over_sockets(lines: Sequence[str]) -> bool:
+    """Whether NCCL goes over TCP between hosts, which a slow run of several is asked about first."""
+    return any(_SOCKETS.search(line, 0, 400) for line in lines) and any(_TOGETHER.search(x, 0, 1000) for x in lines)
 
 
 def by_hand(hit: Hit) -> bool:

@@ -42,6 +42,8 @@ _ENDED = VICTIM_LINES | {"end-of-process"}
 _NEXT = 8  # lines, of ranks that write into one another's
 _NO_SENTENCE = re.compile(
     r"^\s{4}|^[-=#*~]{4,}|^\s*File \"|^[\W\d_]*$|^Traceback |^During handling|^The above exception|^NODE_EXIT |^\{'"
+    r"|^\[[\w./:-]+(?:, [\w./:-]+)+|^\s*\(?\d\) "  # a list of names, a row of one
+    r"|^(?:Set|Run|Try|See|Check|Please|Consider|Tip|Hint|Note)\b.{0,20} [a-z]|^For (?:more|details)\b"  # advice
     # Frames of C++, Java, Go and Rust.
     r"|^frame #\d+: |^Exception raised from \S+ at |^\s*@ +0x|^\s*at [\w.$<>/]+\(|^\s*\.\.\. \d+ more|"
     r"^\s*\S+\.(?:go|rs):\d+(?: \+0x\w+)?\s*$|^goroutine \d+ "
@@ -334,7 +336,7 @@ def silence(text: bytes, other: tuple[bytes, ...]) -> float | None:
     went_on = max(clocks) - min(clocks) if len(clocks) > 1 else None
     texts = [raw[:_QUOTED].decode("utf-8", "replace") for raw in lines]
     ends = [written_at(m[3]) for text in texts if (m := SLURM_CANCEL.search(text))]
-    stamps = [when for t in texts if not SLURM_CANCEL.search(t) and not math.isnan(when := written_at(t))]
+    stamps = [told for text in texts if not SLURM_CANCEL.search(text) and not math.isnan(told := written_at(text))]
     waited = min(ends) - max(stamps) if ends and stamps else 0.0
     # Slurm's clock may be in another zone: what is left over from whole quarters of an hour is none of it.
     if waited < _ZONES_FROM_S or waited % _ZONES_S > _UNLIKE_A_ZONE_S:

@@ -20,7 +20,7 @@ _REACTS = re.compile(
     | \b(?:lost|losing|no|without)\s(?:contact|connection|touch|word|answer|reply|response|heart.?beats?)\b[^.;]{{0,40}}\b{_WHO}\b
     | \bconnection\s(?:was\s)?(?:closed|reset|refused|lost|aborted|dropped)\b | \bbroken.?pipe\b | \bconnection(?:reset|aborted)error\b
     | \bheart.?beats?\b[^.;]{{0,40}}\b(?:miss\w*|lost|late|stopp\w*|timed.out|expired|overdue|absent)\b | \bmissed\s(?:\d+\s)?heart.?beats?\b
-    | \b{_COLLECTIVE}\b[^.;]{{0,80}}\b(?:timed?.?out|stuck|hung|abort\w*|fail\w*|incomplete|wait\w*|cancel\w*|broken|interrupted|not\scomplete\w*|arrived|torn.down|destroyed)\b
+    | \b{_COLLECTIVE}\b[^.;]{{0,80}}\b(?:timed?.?out|stuck|hung|abort\w*|fail\w*|incomplete|wait\w*|cancel\w*|broken|interrupted|not\scomplete\w*|arrived|torn.down|destroyed|returned\serror)\b
     | \b(?:timed?.?out|timeout|abort\w*|failed|giving\sup|gave\sup|stuck|hung)\b[^.;]{{0,40}}\b{_COLLECTIVE}\b
     | \b\d+\s?(?:/|of)\s?\d+\s(?:\w+\s)?(?:arrived|present|joined|reported)\b
     | \bfail\w*\sto\s(?:connect|register|join)\b[^.;]{{0,40}}\b(?:{_WHO}|coordination\sservice|rendezvous)\b
@@ -42,6 +42,9 @@ _WRAPS_UP = re.compile(
     r"|\b(?:unhandled|uncaught|unexpected) (?:error|exception)\b[^:]{0,60}$|\bWaiting up to \d+ seconds for all\b"
     # What raises another process's error again.
     r"|^\W*(?:[\w.]+\.)?(?:ProcessRaised|ProcessExited|ChildFailed|CalledProcess|ExecuteUserScript|WorkerGroup|TrainingFailed|RayTask|RayActor|ActorDied|HorovodInternal)(?:Error|Exception)\b"
+    # What a launcher runs, told by it as an error of its own.
+    r"|^\W*(?:(?:error|fatal)\W+)?failed to (?:run|execute|launch) (?:\S*/)?(?:torchrun|python|deepspeed|accelerate|mpirun|srun|ray|bash|sh)\b|^Training errored after \d+ iterations"
+    r"|\bError executing job with overrides\b|\bjob triggered an exception\b|^-- Process \d+ terminated with the following error"
     r"|\bdetected that one or more processes exited|\bone or more workers failed|^\W*ErrorMessage\b|^\W*ExitCode\b"
 )
 
@@ -53,7 +56,7 @@ _ANNOUNCES = re.compile(
 # Launchers on how processes ended: their own words, and the blocks of torchrun's summary.
 _LAUNCHERS_END = re.compile(
     r"^\W*(?:srun|slurmstepd|sbatch|mpirun|mpiexec|prterun|orterun|kubelet|pdsh@\S+|systemd)\b[:\[ ]|torch/distributed/elastic/|\[launch\.py:\d+"
-    r"|^\s*(?:time|host|rank|exitcode|error_file|traceback|Process name|Exit code|class_name|actor_id|pid|namespace|ip)\s*: |^Trial \S+ errored|\btune_controller\.py|<NO_OTHER_FAILURES>|^Root Cause|^[\w/-]+(?:\.[\w/-]+)+ FAILED\W*$|ChildFailedError"
+    r"|^\s*(?:time|host|rank|exitcode|error_file|traceback|Process name|Exit code|class_name|actor_id|pid|name|namespace|ip)\s*: |^Trial \S+ errored|\btune_controller\.py|<NO_OTHER_FAILURES>|^Root Cause|^[\w/-]+(?:\.[\w/-]+)+ FAILED\W*$|ChildFailedError"
     # How a process ended, in its own or its library's last words.
     r"|^\W*(?:Fatal Python error: )?(?:Aborted|Killed|Terminated|Segmentation fault|Bus error|Illegal instruction)\W*(?:\(core dumped\))?\W*$|Process received signal|^\W*(?:Signal|Signal code|Failing at address): "
     r"|: line \d+: +\d+ (?:Aborted|Killed|Terminated|Segmentation fault|Bus error|Hangup)\b|^\W*Primary job |^a non-zero exit code|noticed that process rank|exited on signal|Sending process \d+ closing"

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trackwalker.logs.failures.groups import Group, having, only, waits_for, when
+from trackwalker.logs.failures.groups import SLOWS, Group, having, only, waits_for, when
 from trackwalker.logs.failures.kinds import kind_of_cause
 from trackwalker.logs.failures.line_hosts import (
     absent_hosts,
@@ -34,7 +34,7 @@ KILLED = frozenset({137})
 CANCELS = frozenset({130, 143})
 _REPORT, _BESIDE = 8, 3  # lines
 _FIRST_TRANSFER = re.compile(r"NET/IB.*Got completion.*(?:error|status)[ =]*12\b|NET/OFI .*completed with error")
-_ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|death signal")
+_ASKED_TO_END = re.compile(r"(?i)signal:? 15|SIGTERM|CANCELLED|preempt|time limit|timed-out|death signal")
 _INTERRUPTS = ("KeyboardInterrupt", "SignalException")  # what raises them is the request itself
 # A row of `kubectl get events` tells how long ago: where it stands says nothing of when it happened.
 _AGE_FIRST = re.compile(r"^\s*\d+[smhd]\S{0,12}\s+(?:Normal|Warning)\s")
@@ -68,6 +68,7 @@ _KERNEL_SAYS = re.compile(r"(?P<program>[\w.:/+-]+)\[\d+\]:? (?:segfault at|gene
 _TRAINS = re.compile(
     r"(?i)(?:python|pt_|ray|torch|train|main|deepspeed|accel|jax|xla|mpi|ort|\w+_perf|darknet|node|srun|slurm|java)"
 )
+_NO_MEMORY = re.compile(r"Cannot allocate memory|\bENOMEM\b|\berrno 12\b")
 _TRANSPORT = re.compile(
     r"(?i)\b(?:mlx\d|ib\d|hfi\d|i?b?verbs|ibv_|rdma|infiniband|roce|uct|ucx|ucp|openib|libfabric|efa|cxi|ofi|psm\d?|btl|mtl)"
 )
@@ -127,6 +128,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     if index.places.unlimited:
         for group in having(groups, "locked-memory"):
             group.become("limit-lifted", "registering memory failed, though the log shows no limit of locked memory")
+    _limit_met(groups)
     # A name that does not resolve is no pod's where nothing speaks of pods.
     told = (h.text for g in groups for h in g.hits)
     if index.path.parent.name != "ranks" and not any(_KUBERNETES.search(text) for text in told):
@@ -321,6 +323,18 @@ def _name_hosts(groups: list[Group], index: LogIndex) -> None:
     if (group := only(groups, "exit-word")) and alike and not others:
         for silent in (group, *echoes):  # the scheduler repeats the codes, and knows no more
             silent.tier, silent.why = 8, "all ranks ended alike and none says why"
+
+
+def _limit_met(groups: list[Group]) -> None:
+    """A small limit of locked memory that is shown, and a transport that got no memory: its buffers are locked."""
+    shown = next((g for g in having(groups, "locked-memory") if g.tier == SLOWS), None)
+    for group in groups if shown else ():
+        if (
+            shown
+            and group.tier <= 4
+            and any(_NO_MEMORY.search(h.text) and _TRANSPORT.search(h.text) for h in group.hits)
+        ):
+            shown.tier, shown.why = 2, "a transport got no memory for its buffers, and the limit is small"
 
 
 def _image_stage(group: Group, index: LogIndex) -> None:

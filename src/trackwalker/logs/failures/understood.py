@@ -58,6 +58,7 @@ def _only_warned(groups: list[Group], index: LogIndex) -> None:
     """A warning or advice is not why a program failed that went on after it, nor why one stands."""
     stands = any(g.tier == SLOWS and stood(g.first.text) for g in groups)
     failed = [g for g in groups if g.tier <= 4 and not _warned(g) and not _tells_an_end(g)]
+    end = next((g.first.line for g in having(groups, "at-the-end")), 0)
     lines = _lines(index)
     for group in groups:
         if not _warned(group):
@@ -69,6 +70,8 @@ def _only_warned(groups: list[Group], index: LogIndex) -> None:
             group.tier, group.why = 6, "it was a warning, and the program went on"
         elif group.tier == SLOWS and (stands or failed):
             group.tier, group.why = 8, "it is advice, and no reason to fail or to stand"
+        elif group.tier == SLOWS and sum(max(h.last_line for h in group.hits) < at < end for at in index.progress) > 1:
+            group.tier, group.why = 8, "it was a warning, and the program came to its end"
 
 
 def _went_on(between: list[str]) -> bool:

@@ -16,11 +16,13 @@ from trackwalker.logs.failures.structure import ERROR, FATAL, SAID, ending
 from trackwalker.logs.scanning.index import Hit, LogIndex
 
 _UNCAUGHT = re.compile(r"(?i)\b(?:uncaught|unhandled)\b")  # what was raised stands below
+_RAISED = re.compile(r"^\W*[\w.]+(?:Error|Exception): ")
 _DIGITS = re.compile(r"\d+")
 _TRACEBACK = 60  # lines of a traceback, interleaved with those of other ranks
 _LAST_WORDS = 5  # lines: an error with nothing after it
 _FEW_WORDS = 4
 _SEVERAL = 2  # ranks that lost somebody
+_REPORT = 12  # lines
 _MOST_ALIKE = 0.5  # of the ranks: what more of them print tells nobody apart
 
 
@@ -141,11 +143,11 @@ def weigh(groups: list[Group], index: LogIndex) -> None:
 
 
 def _continued(own: Hit, groups: list[Group]) -> bool:
-    """Whether a line of so few words that it names no subject stands right above or below one that is known."""
-    if len(own.text.split()) > _FEW_WORDS:
-        return False
-    known = (h for g in having(groups, *VICTIMS) if g.tier <= 4 and not g.first.signature.unnamed for h in g.hits)
-    return any(h.file == own.file and h.rank == own.rank and abs(h.line - own.line) == 1 for h in known)
+    """Whether a line stands right below an exception that is known, or of few words that name no subject beside it."""
+    known = [h for g in having(groups, *VICTIMS) if g.tier <= 4 and not g.first.signature.unnamed for h in g.hits]
+    beside = [h for h in known if h.file == own.file and h.rank == own.rank and abs(h.line - own.line) == 1]
+    few = len(own.text.split()) <= _FEW_WORDS
+    return any(few or (h.line < own.line and _RAISED.match(h.text)) for h in beside)
 
 
 def _announced(own: Hit, groups: list[Group]) -> Group | None:
@@ -203,6 +205,8 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     victims += [g for g in groups if g not in victims and g.tier <= 4 and waits_for(g, own)]
     if not victims or (reacts(own.text) and (hearsay(own, index) or _later(own, victims, index))):
         return
+    if reacts(own.text) and any(_of_one_report(own, h) for g in victims for h in g.hits):
+        return  # what somebody says once more of his own wait
     raised = [h for g in having(groups, "exception") for h in g.hits if h.rank is not None and not reacts(h.text)]
     lost = {h.rank for g in victims for h in g.hits}
     met = all(not g.has("meeting") for g in victims)
@@ -215,6 +219,11 @@ def _before_the_victims(unknown: Group, groups: list[Group], index: LogIndex) ->
     who = f"rank {own.rank}" if own.rank is not None else own.host or "somebody"
     for group in victims:
         group.tier, group.why = 4, f"{who} reported an error of its own"
+
+
+def _of_one_report(own: Hit, known: Hit) -> bool:
+    """Whether the same writer says both, one right after the other."""
+    return own.file == known.file and whose(own) == whose(known) and 0 < known.line - own.line <= _REPORT
 
 
 def _proved(group: Group) -> bool:

@@ -370,7 +370,8 @@ class Gatherer:
         found = new_errors(self.gathered.mined, index.steps, main, index.places.prompts)
         found += raised_below_frames(scan, main, self.needles.literals[: self._first_fact], index.places)
         # What is known by a signature or by its structure needs no guess; what comes after it is its consequence.
-        known = {h.line for h in index.hits if h.file == main} | self.gathered.mined.lines(main, found)
+        ours = [h for h in index.hits if h.file == main]
+        known = {at for h in ours for at in (h.line, h.last_line)} | self.gathered.mined.lines(main, found)
         told = {h.line: h.rank for h in index.hits if h.file == main and VICTIM_LINES & set(h.signature.traits)}
         told |= {h.line: h.rank for h in asked_by_others(index) if h.file == main}
         failed = failed_by_itself(index)
