@@ -46,7 +46,8 @@ def host_of_hit(index: LogIndex, hit: Hit) -> str | None:
     By its name, where the log tells that of an address.
     """
     host = _host_of_hit(index, hit)
-    return index.places.names.get(host, host) if host else host
+    # The job's own names need none; a container's may be another beside them.
+    return index.places.names.get(host, host) if host and host not in index.facts.hosts else host
 
 
 def _host_of_hit(index: LogIndex, hit: Hit) -> str | None:

@@ -82,6 +82,8 @@ def assign(index: LogIndex, stall: Stopped | None, completed: bool, overruled: d
     if primary is not None:
         primary = _own_line(groups, primary, first_rank, index) or primary
         _owned_by_the_first(primary, index)
+        if primary.has("kill") and len({host_of_hit(index, h) for h in primary.hits} - {None}) == 1:
+            primary.local = True  # where a launcher tells of a kill, and nobody elsewhere, it happened
         _without_a_name(primary, index)
     roles = Roles(first_rank=first_rank, first_host=first_host, first_says=says)
     if completed and not index.facts.exits:
