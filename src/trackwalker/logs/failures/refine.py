@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trackwalker.logs.failures.groups import SLOWS, Group, having, only, waits_for, when
+from trackwalker.logs.failures.groups import Group, having, only, waits_for, when
 from trackwalker.logs.failures.kinds import kind_of_cause
 from trackwalker.logs.failures.line_hosts import (
     absent_hosts,
@@ -23,7 +23,7 @@ from trackwalker.logs.failures.line_hosts import (
     waited_for,
 )
 from trackwalker.logs.failures.reactions import VICTIMS, reacts
-from trackwalker.logs.failures.saving import around_checkpoints, beside_what_is_shown, near
+from trackwalker.logs.failures.saving import TRANSPORT, around_checkpoints, beside_what_is_shown, limit_met, near
 from trackwalker.logs.failures.structure import SAID
 from trackwalker.logs.failures.victim_lines import coordinator_mute, demote_hearsay, told_by_the_missing
 from trackwalker.logs.formats.dialect import TASK_FAILED
@@ -67,10 +67,6 @@ _DATA_FRAME = re.compile(
 _KERNEL_SAYS = re.compile(r"(?P<program>[\w.:/+-]+)\[\d+\]:? (?:segfault at|general protection|trap )")
 _TRAINS = re.compile(
     r"(?i)(?:python|pt_|ray|torch|train|main|deepspeed|accel|jax|xla|mpi|ort|\w+_perf|darknet|node|srun|slurm|java)"
-)
-_NO_MEMORY = re.compile(r"Cannot allocate memory|\bENOMEM\b|\berrno 12\b")
-_TRANSPORT = re.compile(
-    r"(?i)\b(?:mlx\d|ib\d|hfi\d|i?b?verbs|ibv_|rdma|infiniband|roce|uct|ucx|ucp|openib|libfabric|efa|cxi|ofi|psm\d?|btl|mtl)"
 )
 
 
@@ -128,7 +124,7 @@ def refine(groups: list[Group], index: LogIndex) -> None:
     if index.places.unlimited:
         for group in having(groups, "locked-memory"):
             group.become("limit-lifted", "registering memory failed, though the log shows no limit of locked memory")
-    _limit_met(groups)
+    limit_met(groups)
     # A name that does not resolve is no pod's where nothing speaks of pods.
     told = (h.text for g in groups for h in g.hits)
     if index.path.parent.name != "ranks" and not any(_KUBERNETES.search(text) for text in told):
@@ -257,7 +253,7 @@ def _named_too_much(groups: list[Group]) -> None:
         if all(match is not None and not _TRAINS.match(match["program"]) for match in programs):
             group.become("another-program", "the kernel tells of another program")
     for group in having(groups, "transport-of-mpi"):
-        if not any(_TRANSPORT.search(said) for h in group.hits for said in (h.text, *h.more)):
+        if not any(TRANSPORT.search(said) for h in group.hits for said in (h.text, *h.more)):
             group.become("no-transport-told", "MPI did not start; its lines name no network")
     if end := only(groups, "at-the-end"):
         after = [g for g in groups if g.tier <= 4]
@@ -323,18 +319,6 @@ def _name_hosts(groups: list[Group], index: LogIndex) -> None:
     if (group := only(groups, "exit-word")) and alike and not others:
         for silent in (group, *echoes):  # the scheduler repeats the codes, and knows no more
             silent.tier, silent.why = 8, "all ranks ended alike and none says why"
-
-
-def _limit_met(groups: list[Group]) -> None:
-    """A small limit of locked memory that is shown, and a transport that got no memory: its buffers are locked."""
-    shown = next((g for g in having(groups, "locked-memory") if g.tier == SLOWS), None)
-    for group in groups if shown else ():
-        if (
-            shown
-            and group.tier <= 4
-            and any(_NO_MEMORY.search(h.text) and _TRANSPORT.search(h.text) for h in group.hits)
-        ):
-            shown.tier, shown.why = 2, "a transport got no memory for its buffers, and the limit is small"
 
 
 def _image_stage(group: Group, index: LogIndex) -> None:

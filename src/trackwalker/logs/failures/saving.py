@@ -1,6 +1,6 @@
 """What is raised where checkpoints are written or read: the file system's refusal, or the program's own error there.
 
-(And what stands beside a failure that an excerpt is shown for.)
+(And what stands beside a failure that an excerpt is shown for, or shows why memory could not be locked.)
 
 Where a program stood is no cause. A save fails for its file system only where the system or a writer says so.
 """
@@ -27,6 +27,11 @@ _LAST_WRITTEN = re.compile(
     r"\d[\w.-]*/(?:\.metadata|_?METADATA|_CHECKPOINT_METADATA|metadata\.json|commit_success\.txt|manifest\.ocdbt)\b"
 )
 _SAVES = re.compile(r"(?i)^(?!.*(?:load|restor|resum)).*(?:ckpt|checkpoint|\bsav(?:e|ing))")
+
+_NO_MEMORY = re.compile(r"Cannot allocate memory|\bENOMEM\b|\berrno 12\b")
+TRANSPORT = re.compile(
+    r"(?i)\b(?:mlx\d|ib\d|hfi\d|i?b?verbs|ibv_|rdma|infiniband|roce|uct|ucx|ucp|openib|libfabric|efa|cxi|ofi|psm\d?|btl|mtl)"
+)
 
 
 def around_checkpoints(groups: list[Group]) -> None:
@@ -92,3 +97,15 @@ def _explained(groups: list[Group], index: LogIndex) -> None:
             h.told.severity < ERROR and any(0 < h.line - at <= _BESIDE for at in named) for h in group.hits if h.told
         ):
             group.tier, group.why = 8, "it explains the line above it"
+
+
+def limit_met(groups: list[Group]) -> None:
+    """A small limit of locked memory that is shown, and a transport that got no memory: its buffers are locked."""
+    shown = next((g for g in having(groups, "locked-memory") if g.tier == SLOWS), None)
+    for group in groups if shown else ():
+        if (
+            shown
+            and group.tier <= 4
+            and any(_NO_MEMORY.search(h.text) and TRANSPORT.search(h.text) for h in group.hits)
+        ):
+            shown.tier, shown.why = 2, "a transport got no memory for its buffers, and the limit is small"
