@@ -39,7 +39,7 @@ def only_waits(finding: Finding) -> bool:
 def theirs_alone(findings: list[Finding]) -> bool:
     """Whether a cause is the own one of the hosts that its first line tells of: no other host says the same."""
     first = findings[0]
-    return first.local and all(set(f.hosts) <= set(first.hosts) for f in findings if f.role == first.role)
+    return first.local and all(set(f.hosts) <= set(first.hosts) for f in findings if f.tier <= first.tier)
 
 
 def _playbook(finding: Finding, state: str, acts_as: str, local: bool) -> Playbook:
