@@ -199,6 +199,12 @@ class Case:
         # Where only the recording knows how late it is, a silence has to last for some of its scrapes.
         return found if found is not None and found.seconds >= _SCRAPES * self.interval else None
 
+    def covers(self, spans: list[tuple[float, float]], share: float) -> bool:
+        """Whether the recording reaches over so much of some stretches of time."""
+        begin, end = self.telemetry.range() if self.telemetry is not None else (0.0, 0.0)
+        recorded = sum(max(0.0, min(b, end) - max(a, begin)) for a, b in spans)
+        return self.telemetry is not None and recorded >= share * sum(b - a for a, b in spans)
+
     @property
     def presence(self) -> str | None:
         """What every recorded host has at least one of."""

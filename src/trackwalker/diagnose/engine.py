@@ -28,7 +28,6 @@ from trackwalker.diagnose.triage import Triage
 from trackwalker.diagnose.verdict import (
     Action,
     Cause,
-    Magnitude,
     Onset,
     Outcome,
     Role,
@@ -223,7 +222,7 @@ def _cause(
     examination: Examination, role: Role, case: Case, symptoms: Symptoms, speed: Throughput, onset: float | None
 ) -> Cause:
     slow = second_look.slows(examination) and bool(symptoms.slow)
-    magnitude = _magnitude(speed) if role == "root" and slow else None
+    magnitude = speed.magnitude if role == "root" and slow else None
     evidence = examination.evidence + (speed.evidence if slow and role in ("root", "contributing") else [])
     step = case.timeline.step_at(onset) if case.timeline is not None and onset is not None else None
     blames = examination.playbook.outcome != "expected"  # of what is as it should be, nobody is the culprit
@@ -240,19 +239,13 @@ def _cause(
     )
 
 
-def _magnitude(speed: Throughput) -> Magnitude | None:
-    if speed.change is None:
-        return None
-    return Magnitude(of=speed.of, **{"from": speed.before, "to": speed.after}, change=round(speed.change, 3))
-
-
 def _joined(
     located: second_look.Located, causes: list[Cause], symptoms: Symptoms, speed: Throughput, behind: Role
 ) -> list[Cause]:
     """Trouble without a name among the causes found, with what it cost where it alone slowed the run."""
     own = located.causes
     if symptoms.slow and located.standing != "beside":
-        magnitude = _magnitude(speed)
+        magnitude = speed.magnitude
         own = [c.model_copy(update={"magnitude": magnitude, "evidence": [*c.evidence, *speed.evidence]}) for c in own]
     if located.standing == "before":
         causes = [c.model_copy(update={"role": behind}) if c.role == "root" else c for c in causes]

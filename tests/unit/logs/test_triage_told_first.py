@@ -200,3 +200,18 @@ def test_the_launchers_own_limit_is_why_its_stage_failed(tmp_path: Path) -> None
     primary = triage_text(tmp_path, "JOB_ID=7\nNNODES=1\n" + text).primary
     assert primary is not None
     assert primary.cause == "train-timeout"
+
+
+def test_where_a_crashed_rank_stood_is_no_error_before_its_crash(tmp_path: Path) -> None:
+    text = (
+        "[rank21]:Fatal Python error: Segmentation fault\n[rank21]:\n"
+        "[rank21]:Current thread 0x00007f3c1bfff640 (most recent call first):\n"
+        '[rank21]:  File "/usr/lib/python3.11/site-packages/datasets/table.py", line 127 in _memory_mapped\n'
+        "E0411 18:47:27.311000 77 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -11) local_rank: 5 (pid: 812) of binary: /usr/bin/python3\n"
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-07-02_00:34:10\n  host      : e03\n"
+        "  rank      : 21 (local_rank: 5)\n  exitcode  : -11 (pid: 812)\n  traceback : Signal 11 (SIGSEGV) received by PID 812\n"
+        "[rank0]: torch.distributed.DistBackendError: [0] is setting up NCCL communicator: Connection reset by peer\n"
+    )
+    primary = triage_text(tmp_path, STEPPING.replace("iter", "[rank0]:iter") + text).primary
+    assert primary is not None
+    assert (primary.cause, primary.rank) == ("segfault", 21)

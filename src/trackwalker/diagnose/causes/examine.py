@@ -369,7 +369,7 @@ def _ask_metrics(test: Test, case: Case, symptoms: Symptoms, book: EvidenceBook,
             result.evidence.append(book.add("metric", query, text, numbers))
         elif test.clean:
             result.evidence.append(book.add("metric", query, text, numbers))
-    if result.fired is False and not _covered(case, spans):
+    if result.fired is False and not case.covers([(s.start, s.end) for s in spans], _COVERED):
         # Nothing was found in the part that was recorded: that says nothing about the rest.
         return TestResult(test, None, missing=[f"samples of the whole {test.window} window"])
     if result.fired is None:  # they are in the database, but not for these hosts at this time
@@ -395,13 +395,3 @@ def _since(test: Test, case: Case, named: set[str], span: Span) -> float:
         if (np.diff(values) > 0).any()
     ]
     return min(rises, default=span.start)
-
-
-def _covered(case: Case, spans: list[Span]) -> bool:
-    """Whether the recording reaches over nearly all of a window."""
-    if case.telemetry is None:
-        return False
-    begin, end = case.telemetry.range()
-    seconds = sum(s.seconds for s in spans)
-    recorded = sum(max(0.0, min(s.end, end) - max(s.start, begin)) for s in spans)
-    return recorded >= _COVERED * seconds

@@ -9,7 +9,7 @@ import numpy as np
 from trackwalker.diagnose.case import Case
 from trackwalker.diagnose.causes.evidence import EvidenceBook
 from trackwalker.diagnose.episodes.symptoms import Symptoms
-from trackwalker.diagnose.verdict import Progress
+from trackwalker.diagnose.verdict import Magnitude, Progress
 from trackwalker.record import projection as course
 from trackwalker.record.checkpoints import on_disk
 from trackwalker.record.phases import Phase
@@ -48,6 +48,13 @@ class Throughput:
     def gain(self) -> float | None:
         """What full speed is worth against the latest slow phase, as a fraction."""
         return self.before / self.after - 1.0 if self.change is not None and self.after else None
+
+    @property
+    def magnitude(self) -> Magnitude | None:
+        """The slowdown as the verdict states it."""
+        if self.change is None:
+            return None
+        return Magnitude(of=self.of, **{"from": self.before, "to": self.after}, change=round(self.change, 3))
 
     @property
     def full(self) -> str:

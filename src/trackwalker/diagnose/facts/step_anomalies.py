@@ -51,12 +51,13 @@ def profiler_steps(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer
 
 
 def single_replica_restored(case: Case, symptoms: Symptoms, book: EvidenceBook) -> Answer:
-    """The run began behind step 0 and was set to restore one replica and broadcast it."""
-    found, timeline = case.log.config.get("enable_single_replica_ckpt_restoring"), case.timeline
-    if found is None or found[0].lower() not in ("true", "1") or timeline is None or not len(timeline):
+    """The run began behind step 0 and was set to restore one replica and broadcast it, or tells that it did."""
+    asked, timeline = case.log.config.get("enable_single_replica_ckpt_restoring"), case.timeline
+    found = asked[1] if asked is not None and asked[0].lower() in ("true", "1") else case.log.start.broadcast
+    if found is None or timeline is None or not len(timeline):
         return Answer(False)
     first = int(timeline.steps[0])
-    ids = [book.add("log", f"{case.log.path.name}:{found[1].line}", found[1].text)]
+    ids = [book.add("log", f"{case.log.path.name}:{found.line}", found.text)]
     says = f"the first step is {first}"
     ids.append(book.add("progress", f"{_source(case)}: first step", says, {"step": float(first)}))
     return Answer(first > 1, tuple(ids), (), float(timeline.ends[0] - timeline.seconds[0]))

@@ -34,6 +34,7 @@ _OF_PYTHON = re.compile(r"\.py:\d+: \w*Warning: ")
 _OF_THE_END = re.compile(
     r"torch/distributed/elastic/|\bSIG(?:TERM|HUP|INT)\b|death signal|^Traceback |^\s+File \"|^\s{4}"
 )
+_OWN_STACK = re.compile(r"^(?:Current t|T)hread 0x|most recent call first|^Fatal Python error")
 _WELL, _SEVERAL = re.compile(r"^\W{0,2}I\d{4} |^.{0,60}\bINFO\b"), 3  # lines
 _SHARED = re.compile(rb"(?i)\bshm|shared[ _]memory|data_?loader|num_workers|/torch_|docker|ipc=")
 
@@ -105,6 +106,8 @@ def _behind_an_error(groups: list[Group], index: LogIndex) -> None:
 
 
 def _strong(hit: Hit) -> bool:
+    if _OWN_STACK.search(hit.text):
+        return False  # where it stood as it crashed
     return hit.told is not None and hit.told.severity >= ERROR and not reacts(hit.text) and not hit.told.is_end
 
 

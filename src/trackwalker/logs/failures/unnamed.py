@@ -238,8 +238,8 @@ def _before_the_signal(unknown: Group, groups: list[Group], index: LogIndex) -> 
     said = _severity(own) >= ERROR or (healthy and (_severity(own) > SAID or len(index.places.missed) >= _SEVERAL))
     if own.rank is None or own.rank != index.places.ended_first or reacts(own.text) or not said:
         return
-    if _an_end(own):
-        return  # it says the same once more
+    if _an_end(own) or "(most recent call first)" in own.text:
+        return  # it says the same once more, or where the rank stood as it ended
     if _severity(own) <= SAID and any(h.rank == own.rank for g in having(groups, *VICTIMS) for h in g.hits):
         return
     for group in groups:
