@@ -164,7 +164,7 @@ def _culprits(deviations: Sequence[Deviation], graph: Graph, named: Set[str], wa
     roots = [g for g in roots if g.strength >= (LEAST_SCORE if only else _CLEAR) or g.hosts <= named]
     roots = [g for g in roots if g.hosts <= named or not all(map(_some_more, g.members))]
     # Who differs from peers says more than the only machine, which has none: its ranks lie on it.
-    roots = [g for g in roots if g.members[0].of > 1 and _CLEAR <= g.strength] or roots
+    roots = [g for g in roots if g.members[0].of > 1 and g.strength >= _CLEAR] or roots
     roots = sorted(roots, key=lambda g: (g.everyday, -g.strength, g.members[0].meaning.metric))
     if any(not g.later and not g.everyday for g in roots):
         roots = [g for g in roots if not g.later]  # who was there when it began is the reason, whoever is clearer
