@@ -156,7 +156,8 @@ def _look(case: Case, books: list[Playbook], symptoms: Symptoms) -> _Look:
     speed = throughput(case, symptoms, evidence)
     examinations = [examine(p, case, symptoms, evidence) for p in counted(called, "causes tested")]
     along = second_look.so_all_along(called, case, symptoms, evidence)
-    examinations = second_look.with_those(along, examinations)
+    if any(e.state == "found" and second_look.slows(e) for e in examinations):  # by itself it answers no slow phase
+        examinations = second_look.with_those(along, examinations)
     found = [e for e in examinations if e.state == "found" and e.playbook.outcome != "healthy"]
     found = undisputed(found, examinations)
     said_by_one(found, symptoms, case.hosts[0] if case.hosts else "")

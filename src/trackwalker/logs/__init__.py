@@ -8,6 +8,6 @@ steps, also as they come); `scanning.stamps` (when lines were written); `scannin
 `failures.step_numbers` (a loss that jumps);
 `attempts` (where the run began anew); `formats.dialect` (lines of trainers); `formats.nodelist` (n[1-8] as names);
 `formats.workers` (logs beside it);
-`formats.stacks` (stack dumps); `formats.flight_recorder` (NCCL's); `formats.nccl_ras` (and its RAS); `formats.tfevents`
+`formats.stacks` (stack dumps); `formats.flight_recorder` (NCCL's, and its RAS); `formats.tfevents`
 (event files); `formats.wandb` (W&B files).
 """

@@ -12,8 +12,7 @@ from typing import Any
 
 from trackwalker.errors import EvidenceError
 from trackwalker.job.whole import read_part
-from trackwalker.logs.formats.flight_recorder import behind, load
-from trackwalker.logs.formats.nccl_ras import stragglers
+from trackwalker.logs.formats.flight_recorder import behind, load, stragglers
 from trackwalker.logs.formats.stacks import Frame, Group, Odd, RankStack, group, main_thread, odd_ones, parse
 
 STACKS, DONE = "stacks", "done.json"  # as node/evidence/capsule.py writes them

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from conftest import ROOT
-from trackwalker.logs.formats.nccl_ras import stragglers
+from trackwalker.logs.formats.flight_recorder import stragglers
 from trackwalker.logs.formats.stacks import Frame, RankStack, group, main_thread, odd_ones, parse, place
 
 REAL = ROOT / "tests" / "data" / "stacks"  # of a four-process run of the small trainer, rank 2 stopped by SIGSTOP

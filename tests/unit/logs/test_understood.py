@@ -9,7 +9,7 @@ import pytest
 from tests.support.triage_logs import cause_of, left_open, triage_text
 
 from trackwalker.logs.failures.signatures import load
-from trackwalker.logs.scanning.progress import moves
+from trackwalker.logs.scanning.stamps import moves
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 import ablation

@@ -21,7 +21,6 @@ from trackwalker.diagnose.facts import (  # noqa: F401  (they add questions to F
     heartbeat,
     machine_facts,
     network_facts,
-    stack_facts,
     step_anomalies,
     trend_facts,
 )

@@ -32,7 +32,8 @@ _BY_WHOM = re.compile(
 _OF_PYTHON = re.compile(r"\.py:\d+: \w*Warning: ")
 # What a launcher and a program print as they are asked to end is no complaint from before.
 _OF_THE_END = re.compile(
-    r"torch/distributed/elastic/|\bSIG(?:TERM|HUP|INT)\b|death signal|^Traceback |^\s+File \"|^\s{4}"
+    r"^srun: |^slurmstepd|torch/distributed/elastic/|\bSIG(?:TERM|HUP|INT)\b|death signal"
+    r"|^Traceback |^\s+File \"|^\s{4}"
 )
 _OWN_STACK = re.compile(r"^(?:Current t|T)hread 0x|most recent call first|^Fatal Python error")
 _WELL, _SEVERAL = re.compile(r"^\W{0,2}I\d{4} |^.{0,60}\bINFO\b"), 3  # lines

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trackwalker.errors import EvidenceError
-from trackwalker.logs.formats.flight_recorder import behind, load
-from trackwalker.logs.formats.nccl_ras import stragglers
+from trackwalker.logs.formats.flight_recorder import behind, load, stragglers
 
 _MOST_BYTES = 16 << 20
 _FRONT = 1 << 16  # a form that is a text says what it is near its beginning: no log is read twice for it

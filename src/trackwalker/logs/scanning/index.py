@@ -43,10 +43,10 @@ from trackwalker.logs.scanning.gathered import Hit as Hit
 from trackwalker.logs.scanning.gathered import Source as Source
 from trackwalker.logs.scanning.lines import Body, clean
 from trackwalker.logs.scanning.needles import SHORTEST, Needles
-from trackwalker.logs.scanning.progress import moved
 from trackwalker.logs.scanning.reader import MOST_TOLD, FactReader
 from trackwalker.logs.scanning.scan import BEGINNING, Line, Scan, read_lines
 from trackwalker.logs.scanning.shares import Beside, read_beside
+from trackwalker.logs.scanning.stamps import moved
 from trackwalker.logs.scanning.steps import StepReader, Steps, clocks_off
 
 _LONGER = {  # the fact reader's short literals, in a form long enough for the scanner
