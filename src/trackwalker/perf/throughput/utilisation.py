@@ -159,7 +159,7 @@ def _by_rates(rows: np.ndarray, tokens: float | None) -> tuple[float | None, flo
     better than any one does.
     """
     if not (rows[:, 1] > 0).any():
-        return None, 0.0
+        return None, 1.0 if len(rows) else 0.0  # a slow machine: every rate is rounded to nothing
     # Tokens/s has more digits than seconds.
     by_tokens = tokens is not None and np.isfinite(rows[:, 3]).all() and (rows[:, 3] > 0).all()
     seconds = tokens / rows[:, 3] if by_tokens and tokens else rows[:, 0]
@@ -176,11 +176,11 @@ def _by_rates(rows: np.ndarray, tokens: float | None) -> tuple[float | None, flo
 def flops_part(flops: Flops, logged: Logged) -> FlopsPart:
     """Our count, and how the trainer's compares: with the masked half, without it, or neither."""
     agrees = ""
-    if logged.tflops:
+    if logged.digits > _TELLING:
+        agrees = "the trainer prints too few digits to compare"
+    elif logged.tflops:
         room = _SAME + logged.digits
-        if logged.digits > _TELLING:
-            agrees = "the trainer prints too few digits to compare"
-        elif abs(logged.tflops * 1e12 / flops.total - 1.0) <= room:
+        if abs(logged.tflops * 1e12 / flops.total - 1.0) <= room:
             agrees = "the trainer counts the same"
         elif abs(logged.tflops * 1e12 / flops.with_masked_half - 1.0) <= room:
             agrees = "the trainer counts the masked half of attention, too (MaxText before mid-2025)"
